@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -127,28 +127,37 @@ class BulkWriter:
         selection = order_rows(self._layout, image)
         if not len(selection.hits):
             return self._file(0, [])
-        self._check(image, selection)
+        self._check(image)
+        return self.write_ordered([selection])
+
+    def write_ordered(self, selections: Iterable[Selection]) -> BulkFile:
+        """Write the file of rows that come in order, each once, in place of `finish`.
+
+        NegativeWeightError.
+        """
         writer = SstFileWriter(raw_options(compress=True))
         writer.open(self.path)
         identity = identity_of(self.spec.name)
         first_number = self.partition << _PARTITION_SHIFT
         run = RunWriter(writer.__setitem__, identity, BULK_RUN, first_number)
-        for page in cut(self._layout, selection, self._tuning):
-            run.add(page)
+        for selection in selections:
+            if isinstance(self.spec, ArrangementSpec):
+                negative = below_zero(self.spec.name, self._layout, selection)
+                if negative is not None:
+                    raise negative
+            for page in cut(self._layout, selection, self._tuning):
+                run.add(page)
         run.finish()
-        writer.finish()
-        return self._file(len(selection.hits), run.first)
+        if run.rows:
+            writer.finish()
+        return self._file(run.rows, run.first)
 
-    def _check(self, image: np.ndarray, selection: Selection) -> None:
+    def _check(self, image: np.ndarray) -> None:
         hashes = self._layout.hashes_of(image)
         ends = np.array([hashes.min(), hashes.max()], np.uint64)
         if (partition_of(ends, self.partitions) != self.partition).any():
             detail = f'rows of "{self.spec.name}" outside of partition {self.partition}'
             raise StorageError("state.mismatch", detail, "partition rows with partition_rows")
-        if isinstance(self.spec, ArrangementSpec):
-            negative = below_zero(self.spec.name, self._layout, selection)
-            if negative is not None:
-                raise negative
 
     def _file(self, rows: int, first: list[tuple[int, int]]) -> BulkFile:
         hashes = np.array(first, np.uint64).reshape(-1, 2).T.tobytes()

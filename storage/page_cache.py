@@ -38,6 +38,12 @@ class PageCache:
         self._hand = 0
         self._stale = 0
 
+    def resize(self, more_bytes: int) -> None:
+        """Change the budget by so many bytes; below 0 pages are evicted."""
+        self._whole_bytes += more_bytes
+        self.budget_bytes = max(self.budget_bytes + more_bytes, 0)
+        self.shrink()
+
     def has_space(self, size_bytes: int) -> bool:
         """Return True if so many bytes more would still be within the budget."""
         return self.used_bytes + size_bytes <= self.budget_bytes

@@ -18,7 +18,7 @@ import numpy as np
 from rocksdict import BlockBasedOptions, Cache, IngestExternalFileOptions, Options, Rdict
 
 from storage.arrangement import RocksArrangement, RocksSums
-from storage.bulk import first_rows, identity_of, page_numbers, raw_options
+from storage.bulk import BulkWriter, first_rows, identity_of, page_numbers, raw_options
 from storage.copies import copy_database, value_in_copy
 from storage.errors import OutOfSpaceError, StorageError
 from storage.failpoints import failpoint
@@ -110,7 +110,8 @@ def _open(path: str, options: Options) -> Rdict:
 class RocksStore:
     """Arrangements and named values in the directory `path`; one service at a time.
 
-    cache_bytes: budget for pages in memory, over all arrangements; budget: for the rest.
+    cache_bytes: budget for pages in memory, over all arrangements, or a cache that stores of this
+    thread share; budget: for the rest.
     direct_reads: bypass the cache of the operating system, to measure a cold disk. watch: the
     memory of the process; under pressure the page cache shrinks. StorageError state.locked,
     state.version, state.corrupt, state.io on opening.
@@ -119,7 +120,7 @@ class RocksStore:
     def __init__(
         self,
         path: str | Path,
-        cache_bytes: int = 256 << 20,
+        cache_bytes: int | PageCache = 256 << 20,
         tuning: Tuning | None = None,
         budget: StoreBudget | None = None,
         *,
@@ -135,7 +136,9 @@ class RocksStore:
         self._tuning = tuning or _TUNING
         self._writes = WriteSet(self._db, self._seal, self._budget.ahead_bytes)
         self._open: dict[str, tuple[str, RunSet]] = {}
-        self.cache = PageCache(cache_bytes)
+        is_shared = isinstance(cache_bytes, PageCache)
+        self.cache = cache_bytes if is_shared else PageCache(cache_bytes)
+        self._shares_cache = is_shared
         self.meter = MergeMeter(self._tuning.epoch_merge_rows, self._tuning.fuel)
         self._pending: dict[RunSet, None] = {}
         self._held = HeldBytes()
@@ -402,6 +405,13 @@ class RocksStore:
             verify(sealed, self._open[name][1].layout, f'bulk page of "{name}"')
         return run
 
+    def write_file(self, spec: ArrangementSpec | SumsSpec, path: str) -> BulkFile:
+        """Write the rows of a state as one file at `path`, for `ingest`; they are in order."""
+        opened = (
+            self.arrange(spec) if isinstance(spec, ArrangementSpec) else self.arrange_sums(spec)
+        )
+        return BulkWriter(spec, 0, 1, path).write_ordered(opened.runs.scan())
+
     def copy_to(self, folder: Path) -> None:
         """Copy the state at the newest commit; see the contract."""
         copy_database(self._db, folder)
@@ -412,6 +422,9 @@ class RocksStore:
         StorageError state.io, state.disk_full: the committed state is intact, and the next start
         finds it.
         """
+        if self._shares_cache:
+            for _, runs in self._open.values():
+                runs.leave_memory()
         self._open.clear()
         self._seal.close()
         try:

@@ -357,17 +357,21 @@ class RunSet:
             self._writes.remove_range(*arrangement_range(kind, self.identity))
 
     def _forget(self) -> None:
-        for run in self._table.runs:
-            self._cache.release(run)
+        self.leave_memory()
         self._table.replace(0, len(self._table.runs), [])
         self._set_memory([])
         self._frozen = self._credit_rows = 0
         self._negative = None
+        self._pending.pop(self, None)
+
+    def leave_memory(self) -> None:
+        """Give back what the cache has of all runs, and stop the merges; the store is closing."""
+        for run in self._table.runs:
+            self._cache.release(run)
         for steps in (self._flushing, self._merging):
             if steps is not None:
                 steps.close()
         self._flushing = self._merging = None
-        self._pending.pop(self, None)
 
     @staticmethod
     def remove(writes: WriteSet, identity: int) -> None:

@@ -131,13 +131,14 @@ class Segment:
         found: list[dict[int, Delta]] = []
         for at in range(steps):
             step_inputs = {tag: parts[at] for tag, parts in chunks.items() if at < len(parts)}
-            found.append(self._step_once(step_inputs))
+            found.append(self.step_once(step_inputs))
         if steps == 1:
             return found[0]
         numbers = self._stage.nodes
         return {n: Delta.concat([part[n] for part in found]).consolidate() for n in numbers}
 
-    def _step_once(self, inputs: Mapping[int, Delta]) -> dict[int, Delta]:
+    def step_once(self, inputs: Mapping[int, Delta]) -> dict[int, Delta]:
+        """Step consolidated rows, by input, through the stage's nodes; return the delta of each."""
         head, *sink_workers = self._stage.nodes
         producers = self._job.nodes[head].inputs
         step_inputs = [inputs.get(tag, self._empty(n)) for tag, n in enumerate(producers)]
@@ -187,13 +188,30 @@ class Segment:
 
     def pages(self, deltas: Mapping[int, Delta]) -> Iterator[Row]:
         """Yield the pages for the next stages."""
-        for port in self._stage.outputs:
-            to, rows = self._job.cut.stages[port.stage], deltas[port.producer]
-            if to.is_summed and len(rows):
-                number = to.nodes[0]
-                rows, sums = self._named(number, self._adders[number].partial_sums, [rows])
+        yield from self.pages_of_slices([deltas])
+
+    def pages_of_slices(self, slices: Iterable[Mapping[int, Delta]]) -> Iterator[Row]:
+        """Yield the pages for the next stages of what several steps make; equal rows stay apart.
+
+        Sums are made of all steps together.
+        """
+        stages = self._job.cut.stages
+        summed: dict[int, list[Delta]] = {}
+        for deltas in slices:
+            for number, port in enumerate(self._stage.outputs):
+                rows = deltas[port.producer]
+                if stages[port.stage].is_summed:
+                    summed.setdefault(number, []).append(rows)
+                else:
+                    yield from split(rows, port.key, stages[port.stage], port.tag)
+        for number, found in summed.items():
+            port, together = self._stage.outputs[number], Delta.concat(found)
+            if len(together):
+                to = stages[port.stage]
+                node = to.nodes[0]
+                rows, sums = self._named(node, self._adders[node].partial_sums, [together])
                 yield from split(sums, range(len(port.key)), to, SUMS)
-            yield from split(rows, port.key, to, port.tag)
+                yield from split(rows, port.key, to, port.tag)
 
 
 def _additive(operator: Operator) -> Additive:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
+import numpy as np
 import pytest
 
-from connectors.spark.maintained import skew
+from connectors.spark.maintained import bucket_state, changes, skew, tasks
 from connectors.spark.maintained.driver import Batch, Driver, Limits
 from connectors.spark.maintained.files import number_of
 from connectors.spark.maintained.growth import GrowthLimits
@@ -62,6 +64,7 @@ PLANS = count("TIDEMARK_TEST_BUCKET_PLANS", 15, 400)
 SUMS_PLANS = count("TIDEMARK_TEST_BUCKET_SUMS", 4, 100)
 PHASES_PLANS = count("TIDEMARK_TEST_BUCKET_PHASES", 3, 200)
 ALL_ROWS_PLANS = count("TIDEMARK_TEST_BUCKET_ALL_ROWS", 7, 200)
+SLICED_PLANS = count("TIDEMARK_TEST_BUCKET_SLICES", 6, 300)
 GROWING_PLANS = count("TIDEMARK_TEST_BUCKET_GROWTH", 2, 200)
 SPREAD_PLANS = count("TIDEMARK_TEST_BUCKET_SPREAD", 4, 200)
 EPOCHS = 12
@@ -362,6 +365,25 @@ def test_sums_of_rows_give_the_local_answer(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.timeout(1800)
+def test_slices_and_stored_rows_give_the_local_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of a few rows, whose output goes to other tasks by the shared storage."""
+    sliced: Counter = Counter()
+    positions = changes.slice_positions
+
+    def counting(*arguments: Any) -> Iterator[tuple[int, np.ndarray]]:
+        found = list(positions(*arguments))
+        sliced[len(found) > 1] += 1
+        return iter(found)
+
+    for module in (bucket_state, changes):
+        monkeypatch.setattr(module, "slice_positions", counting)
+    for seed in chosen(SLICED_PLANS):
+        monkeypatch.setattr(bucket_state, "SLICE_ROWS", 1 + seed % 4)
+        monkeypatch.setattr(tasks, "FILED_BYTES", 600 * (seed % 2))
+        played(seed)
+    assert sliced[True], "nothing was sliced"
+
+
 def test_first_rows_in_two_phases_give_the_local_answer() -> None:
     phases = Counter(
         node.name.partition(".")[2]

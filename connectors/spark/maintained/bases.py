@@ -24,6 +24,7 @@ from dataflow.delta import Column, Delta
 from dataflow.operators.joins.spreading import side_of_state
 from storage.bulk import BulkWriter, partition_positions, read_file
 from storage.delta import hash_columns
+from storage.rocks import RocksStore
 from storage.store import ArrangementSpec, BulkFile, Store
 
 # Key columns, and int64[width, n] values: a weight, or sums.
@@ -111,16 +112,14 @@ def rows_of(store: Store, spec: Spec) -> Iterator[Rows]:
 
 
 def write_files(
-    store: Store, stages: Mapping[int, Sequence[tuple[Spec, int]]], folder: Path
+    store: RocksStore, stages: Mapping[int, Sequence[tuple[Spec, int]]], folder: Path
 ) -> list[BulkFile]:
     """Write the state of some stages, one local file an arrangement."""
-    files = []
-    for specs in stages.values():
-        for spec, _ in specs:
-            writer = BulkWriter(spec, 0, 1, str(folder / f"{uuid.uuid4().hex}.sst"))
-            for rows in rows_of(store, spec):
-                _add(writer, rows)
-            files.append(writer.finish())
+    files = [
+        store.write_file(spec, str(folder / f"{uuid.uuid4().hex}.sst"))
+        for specs in stages.values()
+        for spec, _ in specs
+    ]
     return [file for file in files if file.pages]
 
 

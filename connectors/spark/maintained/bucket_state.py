@@ -9,7 +9,7 @@ at the same epoch and batch is the same, whichever attempt made it.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,30 +21,36 @@ from connectors.pages import decode_delta, encode_delta
 from connectors.spark.frame import Row
 from connectors.spark.maintained.answers import AnswerRecorder
 from connectors.spark.maintained.bases import ingest, open_state
-from connectors.spark.maintained.changes import decode_changes
+from connectors.spark.maintained.changes import decode_changes, in_slices, slice_positions
 from connectors.spark.maintained.files import pack, unpack
 from connectors.spark.maintained.layout import COUNTED, ERRORS, FINAL, REJECTED, Layout
 from connectors.spark.maintained.skew import count_rows
 from connectors.spark.segment import STEP_ROWS, Segment
-from connectors.spark.stages import SOURCE, Cut, Stage
+from connectors.spark.stages import SOURCE, SUMS, Cut, Stage
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.operators.base import table_error
+from dataflow.operators.groups import columns_at
 from dataflow.operators.tables.table import TableState, UncountedRows
 from dataflow.schema import VIEW_SOURCE, RelationName
 from dataflow.sql.lower.lowering import Node
 from storage.delta import Column
+from storage.page_cache import PageCache
 from storage.rocks import RocksStore, StoreBudget
 from storage.store import BulkFile
 
 # Tags of the pages of a base relation: changes as a source reports them, or rows with weights.
 CHANGES, ROWS = 0, 1
+# About so many rows are stepped at a time.
+SLICE_ROWS = 1 << 17
 # A step's output of up to so many bytes is stored, so that a new process need not step it again.
 STORED_OUTPUT_BYTES = 256 << 10
 _VERSION, _OUTPUT = "version", "output"
 _BUDGET = StoreBudget(run_bytes=16 << 20, ahead_bytes=8 << 20, write_buffer_bytes=4 << 20)
+# Each open state adds so much to the cache of all states of the process: they differ in size.
 _CACHE_BYTES = 32 << 20
+_CACHE = PageCache(0)
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,8 @@ class _StageState:
             self.table = TableState(self._relation, columns, store, layout.scope, freed=freed)
         self._is_cut = layout.is_cut
         self._is_single = layout.is_single(stage)
+        self._buckets = layout.buckets
+        self._keys = _keys_of(layout, stage)
 
     def step(self, pages: Mapping[int, Sequence[bytes]], *, is_first: bool) -> list[Row]:
         """Step pages by tag; return the pages for other stages and for the driver."""
@@ -95,13 +103,12 @@ class _StageState:
             return []
         counted = None
         if self.stage.kind == SOURCE:
-            deltas = self.segment.read(self._resolved(pages))
+            slices = map(self.segment.read, self._resolved(pages))
         else:
-            found = {tag: Delta.concat(_decoded(p)).consolidate() for tag, p in pages.items()}
-            parts = {tag: self._parts(delta) for tag, delta in found.items()}
-            counted = self._count(found)
-            deltas = self.segment.step(parts)
-        rows = list(self.segment.pages(deltas))
+            given = self._slices({tag: _decoded(found) for tag, found in pages.items()})
+            counted = self._count(given)
+            slices = map(self._stepped, given)
+        rows = list(self.segment.pages_of_slices(slices))
         if counted is not None:
             rows.append((COUNTED, 0, orjson.dumps(counted.facts())))
         failed = self.errors.take()
@@ -113,33 +120,66 @@ class _StageState:
             rows.append((REJECTED, 0, encode_delta(Delta.of(REJECTED_KINDS, letters))))
         return rows
 
-    def _resolved(self, pages: Mapping[int, Sequence[bytes]]) -> Delta:
+    def _resolved(self, pages: Mapping[int, Sequence[bytes]]) -> Iterator[Delta]:
+        """Yield the rows of pages in slices, as whole as the view's nodes need them."""
         assert self._relation is not None
         try:
-            return self._delta_of(pages)
+            if self._is_cut:
+                yield from self._deltas_of(pages)
+            else:
+                yield Delta.concat(list(self._deltas_of(pages))).consolidate()
         except Exception as error:
             found = table_error(self._relation.name, error)
             if found is None or found is error:
                 raise
             raise found from error
 
-    def _delta_of(self, pages: Mapping[int, Sequence[bytes]]) -> Delta:
+    def _deltas_of(self, pages: Mapping[int, Sequence[bytes]]) -> Iterator[Delta]:
         assert self._relation is not None
-        found = _decoded(pages.get(ROWS, ()))
-        for delta in found:
+        for delta in _decoded(pages.get(ROWS, ())):
             if self.table is not None:
                 self.table.load(delta)
+            yield delta.consolidate()
         for page in pages.get(CHANGES, ()):
             assert self.table is not None, "another view's rows come with weights"
-            found.append(self.table.resolve(decode_changes(self._relation, page)))
-        return Delta.concat(found).consolidate()
+            changes = decode_changes(self._relation, page)
+            for part in in_slices(self._relation, changes, self._buckets, SLICE_ROWS):
+                yield self.table.resolve(part)
 
-    def _parts(self, delta: Delta) -> list[Delta]:
-        # Rows of one bucket may make up for those of another: sums are stepped with all rows.
-        if not self._is_cut or self.stage.is_summed:
-            return [delta]
-        starts = range(0, max(len(delta), 1), STEP_ROWS)
-        return [delta.slice(s, min(s + STEP_ROWS, len(delta))) for s in starts]
+    def _slices(self, given: Mapping[int, Sequence[Delta]]) -> list[dict[int, Delta]]:
+        """Return rows in slices of whole keys, each consolidated: its work stays in the CPU's
+        caches.
+
+        Rows of one bucket may make up for those of another, so a slice has all rows of its keys.
+        """
+        rows = {tag: Delta.concat(parts) for tag, parts in given.items()}
+        count = -(-max(map(len, rows.values()), default=0) // SLICE_ROWS)
+        if count < 2 or not self._is_cut or self._is_single:
+            return [{tag: delta.consolidate() for tag, delta in rows.items()}]
+        found: list[dict[int, Delta]] = [{} for _ in range(count)]
+        for tag, delta in rows.items():
+            key = columns_at(delta, self._keys[tag])
+            for number, at in slice_positions(key, len(delta), self._buckets, count):
+                found[number][tag] = delta.take(at).consolidate()
+        return [inputs for inputs in found if inputs]
+
+    def _stepped(self, inputs: Mapping[int, Delta]) -> dict[int, Delta]:
+        if self._is_single and self._is_cut and not self.stage.is_summed:
+            return self.segment.step({tag: list(_parts(delta)) for tag, delta in inputs.items()})
+        return self.segment.step_once(inputs)
+
+
+def _parts(delta: Delta) -> Iterator[Delta]:
+    for start in range(0, len(delta), STEP_ROWS):
+        yield delta.slice(start, min(start + STEP_ROWS, len(delta)))
+
+
+def _keys_of(layout: Layout, stage: Stage) -> Mapping[int, Sequence[int]]:
+    """Return by input of a stage the columns that its rows are exchanged by."""
+    if stage.kind == SOURCE:
+        return {}
+    keys = [key or () for key in layout.nodes[stage.nodes[0]].exchange]
+    return {**dict(enumerate(keys)), SUMS: range(len(keys[0]) if keys else 0)}
 
 
 def _decoded(pages: Iterable[bytes]) -> list[Delta]:
@@ -185,7 +225,8 @@ class BucketState:
     def _open(self, files: Sequence[BulkFile] = ()) -> None:
         """Open the store; files: of a base, for an empty one."""
         layout = self._layout
-        self._opened = RocksStore(self._folder, _CACHE_BYTES, budget=_BUDGET)
+        self._opened = RocksStore(self._folder, _CACHE, budget=_BUDGET)
+        _CACHE.resize(_CACHE_BYTES)
         specs = [spec for specs in self.specs.values() for spec, _ in specs]
         if files:
             ingest(self.store, specs, files, Path(files[0].path).parent)
@@ -275,5 +316,8 @@ class BucketState:
     def close(self) -> None:
         """Close the store; what was not committed is dropped."""
         if self._opened is not None:
-            self._opened.close()
-            self._opened = None
+            opened, self._opened = self._opened, None
+            try:
+                opened.close()
+            finally:
+                _CACHE.resize(-_CACHE_BYTES)

@@ -9,20 +9,20 @@ have emitted for all changes, and what it would have refused is refused.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from connectors.feed_source import REJECTED_KINDS
-from connectors.pages import decode_delta, encode_delta
+from connectors.pages import decode_delta, encode_delta, page_parts
 from dataflow.changes import Changes, Letter
 from dataflow.delta import KIND_INT, Column, Delta
 from dataflow.errors import InvariantError
 from dataflow.operators.groups import columns_at, touch
 from dataflow.operators.tables.table import is_keyed, neighbours, table_spec
 from dataflow.schema import Relation
-from storage.bulk import partition_positions
+from storage.bulk import partition_positions, partition_rows, positions_by
 
 _HEAD = struct.Struct("<HxxxxxxQ")  # columns with values that were not sent, bytes of the rows
 _MASK = np.dtype("<i8")
@@ -36,13 +36,13 @@ Fetch = Callable[[Relation, Delta], Delta]
 def encode_changes(changes: Changes) -> bytes:
     """Return changes as a page; their relation is not part of it."""
     masks = [Column(mask) for mask in changes.unchanged.values()]
-    rows = encode_delta(Delta([*changes.columns, *masks], changes.kinds.astype(np.int64)))
+    rows, size = page_parts(Delta([*changes.columns, *masks], changes.kinds.astype(np.int64)))
     indexes = np.array(list(changes.unchanged), _MASK).tobytes()
     letters = b""
     if changes.letters is not None:
         found = [(i, *letter) for i, letter in enumerate(changes.letters) if letter is not None]
         letters = encode_delta(Delta.of(KIND_INT + REJECTED_KINDS, found))
-    return _HEAD.pack(len(changes.unchanged), len(rows)) + indexes + rows + letters
+    return b"".join([_HEAD.pack(len(changes.unchanged), size), indexes, *rows, letters])
 
 
 def decode_changes(relation: Relation, page: bytes) -> Changes:
@@ -52,7 +52,7 @@ def decode_changes(relation: Relation, page: bytes) -> Changes:
     count, length = _HEAD.unpack_from(page)
     at = _HEAD.size + count * _MASK.itemsize
     indexes = np.frombuffer(page[_HEAD.size : at], _MASK).tolist()
-    rows = decode_delta(bytearray(page[at : at + length]))
+    rows = decode_delta(bytearray(memoryview(page)[at : at + length]))
     width = len(relation.fields)
     masks = [column.values for column in rows.columns[width:]]
     letters = None
@@ -111,6 +111,33 @@ def changes_of_keys(table: Relation, changes: Changes, keys: Delta) -> Changes:
     is_key[found.group[n:]] = True
     is_own = is_key[found.group[:n]] | (changes.kinds == Changes.TRUNCATE)
     return _taken(changes, np.flatnonzero(is_own))
+
+
+def in_slices(table: Relation, changes: Changes, buckets: int, rows: int) -> Iterator[Changes]:
+    """Yield the changes of one of so many buckets in slices of about so many, by ranges of the
+    hashes of their keys; as one slice what a truncation is among.
+    """
+    count = -(-len(changes) // rows)
+    if count < 2 or (changes.kinds == Changes.TRUNCATE).any():
+        yield changes
+        return
+    if table.is_append:
+        found = np.array_split(np.arange(len(changes)), count)
+    else:
+        spec = table_spec(table, range(len(table.fields)), "")
+        key = [changes.columns[c] for c in spec.key]
+        found = [at for _, at in slice_positions(key, len(changes), buckets, count)]
+    for at in found:
+        yield _taken(changes, at)
+
+
+def slice_positions(
+    key: Sequence[Column], n: int, buckets: int, count: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (slice, positions) of the rows of one of so many buckets: equal keys are in one of
+    `count` slices, and a slice has a range of the hashes of the bucket.
+    """
+    yield from positions_by(partition_rows(key, n, buckets * count) % count)
 
 
 def join_changes(table: Relation, changes: Sequence[Changes]) -> Changes:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import orjson
@@ -177,19 +177,28 @@ class Base(_Document):
 
 def pack(rows: Iterable[Row]) -> bytes:
     """Return rows as a page file."""
+    return b"".join(_packed(rows))
+
+
+def _packed(rows: Iterable[Row]) -> list[bytes]:
+    """Return the parts of a page file, to be joined."""
     found = list(rows)
     index = np.array([(slot, tag, len(page)) for slot, tag, page in found], _INDEX).tobytes()
     head = _COUNT.pack(len(found), xxhash.xxh3_64_intdigest(index))
-    return b"".join([head, index, *(page for _, _, page in found)])
+    return [head, index, *(page for _, _, page in found)]
 
 
 def pack_sections(pages: Mapping[int, Iterable[Row]]) -> tuple[bytes, dict[str, list[int]]]:
     """Return page files of buckets as one file, and by bucket which bytes [start, stop) it has."""
-    ranges, parts, at = {}, [], 0
+    ranges: dict[str, list[int]] = {}
+    parts: list[bytes] = []
+    at = 0
     for bucket, rows in sorted(pages.items()):
-        parts.append(pack(rows))
-        ranges[str(bucket)] = [at, at + len(parts[-1])]
-        at += len(parts[-1])
+        section = _packed(rows)
+        end = at + sum(map(len, section))
+        ranges[str(bucket)] = [at, end]
+        parts += section
+        at = end
     return b"".join(parts), ranges
 
 
@@ -197,6 +206,12 @@ def unpack(content: bytes, slots: Collection[int] | None = None) -> Iterator[Row
     """Yield the rows of a page file, or only those of some slots. TidemarkError
     spark.damaged_file.
     """
+    for slot, tag, page in unpack_views(content, slots):
+        yield slot, tag, bytes(page)
+
+
+def unpack_views(content: bytes, slots: Collection[int] | None = None) -> Iterator[Row]:
+    """Yield rows as `unpack`, whose pages are not copies but views: only to be decoded."""
     try:
         count, check = _COUNT.unpack_from(content)
         at = _COUNT.size + count * _INDEX.itemsize
@@ -205,9 +220,10 @@ def unpack(content: bytes, slots: Collection[int] | None = None) -> Iterator[Row
             raise ValueError("the index of its pages is damaged")
     except (struct.error, ValueError) as error:
         raise damaged(f"a page file of {len(content)} bytes: {error}") from error
+    view = memoryview(content)
     for slot, tag, length in np.frombuffer(index, _INDEX).tolist():
         if slots is None or slot in slots:
-            yield slot, tag, content[at : at + length]
+            yield slot, tag, cast("bytes", view[at : at + length])
         at += length
 
 

@@ -109,22 +109,26 @@ def _report(stage: Stage, sides: Sequence[_Counts]) -> KeyReport:
 
 
 def count_rows(
-    layout: Layout, stage: Stage, bucket: int, inputs: Mapping[int, Delta]
+    layout: Layout, stage: Stage, bucket: int, slices: Sequence[Mapping[int, Delta]]
 ) -> KeyReport | None:
     """Return how many rows of which keys a bucket of a join is given; None of another stage.
 
-    inputs: its rows by input. Of copies, those in the bucket of their key count.
+    slices: its rows by input. Of copies, those in the bucket of their key count.
     """
     if not layout.spread_sides(stage) or stage.routing is None or stage.buckets < 2:
         return None
     sides = (_Counts(), _Counts())
     exchange = layout.nodes[stage.nodes[0]].exchange
-    for side, delta in inputs.items():
-        rows, _ = split_nulls(delta, exchange[side] or ())
-        hashes = hash_columns(columns_at(rows, exchange[side] or ()), len(rows))
-        once = stage.routing.counted_once(hashes, side, stage.buckets, bucket)
-        copies = len(once) - int(np.count_nonzero(once))
-        sides[side].add(hashes[once], len(delta) - copies)
+    for side, counts in enumerate(sides):
+        found, n = [np.zeros(0, np.uint64)], 0
+        for delta in (inputs[side] for inputs in slices if side in inputs):
+            rows, _ = split_nulls(delta, exchange[side] or ())
+            hashes = hash_columns(columns_at(rows, exchange[side] or ()), len(rows))
+            once = stage.routing.counted_once(hashes, side, stage.buckets, bucket)
+            found.append(hashes[once])
+            n += len(delta) - len(once) + int(np.count_nonzero(once))
+        if n:
+            counts.add(np.concatenate(found), n)
     return _report(stage, sides)
 
 

@@ -3,7 +3,9 @@
 Each task of a step runs where the last epoch's ran, so that it finds its buckets open. Python has
 no interface for this: the executors' places are given to records by py4j, and a shuffle's partition
 takes the place of the record that it is zipped with. Where this fails, tasks run anywhere and read
-states from the shared storage. Invariant: places change the time that an epoch takes, nothing else.
+states from the shared storage. A local master has one executor, so there each step is a job whose
+tasks are kept apart by the environment of their processes. Invariant: places change the time that
+an epoch takes, nothing else.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,11 @@ SETTINGS = {
     "spark.locality.wait": "1s",
 }
 FOLDER = "tidemark-buckets"
+# On a local master, the variable of the environment that names the task.
+_GROUP = "TIDEMARK_GROUP"
+# So many of its processes are started early at most: a view may have fewer buckets than there are
+# cores.
+_WARMED = 4
 
 
 class SparkScheduler:
@@ -51,14 +59,13 @@ class SparkScheduler:
         self._tasks_for_core = tasks_for_core
         self._places: tuple[str, ...] | None = None
         self._located: Any = None
+        self._own_context: SparkContext | None = None
+        self._owned: dict[int, RDD] = {}
 
     @property
     def tasks(self) -> int:
         """See Scheduler."""
         self._session.get()
-        if self._session.is_local:
-            # Its processes share one executor, and Spark gives a task to any of them.
-            return 1
         return max(1, self._session.cores) * self._tasks_for_core
 
     def warm(self) -> None:
@@ -66,14 +73,55 @@ class SparkScheduler:
         context = self._session.get().sparkContext
         with job_failed("Spark did not warm up"):
             # Its function is one of Python's own: executors need nothing else for it.
-            context.parallelize(range(self.tasks), self.tasks).map(abs).collect()
+            if self._session.is_local:
+                count = min(self.tasks, _WARMED)
+                context.union([self._own(context, g).map(abs) for g in range(count)]).collect()
+            else:
+                context.parallelize(range(self.tasks), self.tasks).map(abs).collect()
 
     def run(self, work: Work) -> Sequence[Row]:
         """See Scheduler."""
         context = self._session.get().sparkContext
         with job_failed("the tasks of an epoch failed on Spark"):
+            if self._session.is_local:
+                return self._run_here(context, work)
             rows: list[Row] = self._job(context, work).collect()
         return rows
+
+    def _run_here(self, context: SparkContext, work: Work) -> list[Row]:
+        """Run a work on a local master: each step is a job, and its rows pass this process.
+
+        The processes of a local master share one executor, and Spark gives a task to any of them,
+        unless they differ in their environment. A shuffle has one environment for all its tasks.
+        """
+        content = pickle.dumps(work)
+        given: list[list[Row]] = [[] for _ in range(work.groups)]
+        for step in range(work.steps):
+            tasks = [
+                self._own(context, group).mapPartitionsWithIndex(
+                    _OwnStep(content, step, group, rows, self._folder)
+                )
+                for group, rows in enumerate(given)
+            ]
+            given = [[] for _ in range(work.groups)]
+            for group, row in context.union(tasks).collect():
+                given[group].append(row)
+        return [row for rows in given for row in rows]
+
+    def _own(self, context: SparkContext, group: int) -> RDD:
+        """Return an RDD of one record, whose functions run in a process of this group's own."""
+        if self._own_context is not context:
+            self._owned, self._own_context = {}, context
+        if group not in self._owned:
+            record = context.parallelize(range(1), 1)
+            own: Any = object.__new__(SparkContext)
+            own.__dict__.update(context.__dict__)
+            jvm: Any = context._jvm
+            # In the JVM, so that it is not sent again with each task.
+            own.environment = jvm.java.util.HashMap(context.environment)
+            own.environment.put(_GROUP, str(group))
+            self._owned[group] = RDD(record._jrdd, own, record._jrdd_deserializer)
+        return self._owned[group]
 
     def _job(self, context: SparkContext, work: Work) -> RDD:
         content = pickle.dumps(work)
@@ -97,10 +145,8 @@ class SparkScheduler:
     def _located_records(self, context: SparkContext, groups: int) -> Any:
         """Return a JVM RDD of one record in each partition, with the places of its executors.
 
-        None: Spark does not say where they are, or they are all one.
+        None: Spark does not say where they are.
         """
-        if self._session.is_local:
-            return None
         try:
             places = _places(context)
             if not places:
@@ -143,6 +189,22 @@ def _step(content: bytes, step: int, folder: str) -> Callable[[int, Iterable], I
             yield work.group_of(row[0], group), row
 
     return run
+
+
+@dataclass(frozen=True)
+class _OwnStep:
+    """The function of one task: a record in, (group, row) out."""
+
+    content: bytes
+    step: int
+    group: int
+    given: Sequence[Row]
+    folder: str
+
+    def __call__(self, partition: int, records: Iterable) -> Iterator[tuple[int, Row]]:
+        """Run the task."""
+        list(records)
+        return _step(self.content, self.step, self.folder)(self.group, self.given)
 
 
 def local_folder(folder: str) -> str:

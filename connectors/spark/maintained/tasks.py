@@ -43,7 +43,7 @@ from connectors.spark.maintained.files import (
     input_name,
     numbered,
     pack,
-    unpack,
+    unpack_views,
 )
 from connectors.spark.maintained.layout import (
     ANSWERED,
@@ -63,6 +63,11 @@ from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from storage.errors import StorageError
 from storage.failpoints import failpoint
+
+# Pages for one task of a later step with so many bytes are stored by the task that made them.
+FILED_BYTES = 1 << 20
+# The tag of a row that says where they are.
+_FILED = -1
 
 Pages = dict[int, dict[int, list[bytes]]]
 
@@ -292,7 +297,7 @@ def _replay(job: Job, state: BucketState, manifest: Manifest) -> None:
     if manifest.input:
         slots = {job.layout.slot_of(job.layout.cut.stages[n], state.bucket) for n in state.specs}
         for name, start, stop in _inputs(job, state, manifest):
-            _sort(unpack(job.storage.get(name, start, stop), slots), pages)
+            _sort(unpack_views(job.storage.get(name, start, stop), slots), pages)
         answers = {
             slot: job.storage.get(_answers_name(manifest, slot))
             for slot in slots.intersection(manifest.answered)
@@ -412,22 +417,34 @@ class EpochWork(BucketWork):
     def _run(self, level: int, group: int, rows: Iterable[Row], folder: str) -> list[Row]:
         layout = self.job.layout
         given: list[Row] = []
+        filed: list[bytes] = []
         out: list[Row] = []
         for row in rows:
             is_here = row[0] >= 0 and layout.stage_of(row[0]).level == level
-            (given if is_here else out).append(row)
+            if is_here and row[1] == _FILED:
+                filed.append(row[2])
+            else:
+                (given if is_here else out).append(row)
         buckets = self.job.buckets_of(group)
         if level == 0:
             given = [row for bucket in buckets for row in self._input_of(bucket)]
         elif given:
-            out.append(self._logged(level, group, given))
+            out.append((LOGGED, level, self._logged(level, group, given)))
+        for page in filed:
+            (_, _, _, name), _ = orjson.loads(page)
+            given += unpack_views(self.job.storage.get(name))
+            out.append((LOGGED, level, page))
         failpoint("spark.bucket.before")
         by_bucket: dict[int, Pages] = {bucket: {} for bucket in buckets}
         for row in given:
             _sort([row], by_bucket[layout.bucket_of(row[0])])
-        for bucket, pages in by_bucket.items():
+        given.clear()
+        made: list[Row] = []
+        for bucket in buckets:
+            pages = by_bucket.pop(bucket)
             if layout.stages_in(level, bucket):
-                out += self._step(level, bucket, pages, folder)
+                made += self._step(level, bucket, pages, folder)
+        out += self._filed(made)
         failpoint("spark.bucket.after")
         return out
 
@@ -443,19 +460,38 @@ class EpochWork(BucketWork):
             found.append((STORED, level, name.encode()))
         return found
 
+    def _filed(self, rows: Sequence[Row]) -> Iterator[Row]:
+        """Yield rows, and for many bytes to one task a row that says where they are stored.
+
+        What that task would have to store is then stored at once, and passes no shuffle.
+        """
+        addressed: dict[tuple[int, int], list[Row]] = {}
+        for row in rows:
+            if row[0] < 0:
+                yield row
+                continue
+            to = self.job.layout.stage_of(row[0]).level, self.job.group_of(row[0], 0)
+            addressed.setdefault(to, []).append(row)
+        for (level, group), found in addressed.items():
+            if sum(len(page) for _, _, page in found) < FILED_BYTES:
+                yield from found
+            else:
+                yield found[0][0], _FILED, self._logged(level, group, found)
+
     def _input_of(self, bucket: int) -> Iterator[Row]:
         found = self.input.ranges.get(str(bucket))
         if found is not None:
             start, stop = found
             if self.input.data:
-                yield from unpack(self.job.storage.get(self.input.data, start, stop))
+                yield from unpack_views(self.job.storage.get(self.input.data, start, stop))
             else:
-                yield from unpack(self.inline[start:stop])
+                yield from unpack_views(self.inline[start:stop])
         for name, start, stop in self.input.stored(bucket):
-            yield from unpack(self.job.storage.get(name, start, stop))
+            yield from unpack_views(self.job.storage.get(name, start, stop))
 
-    def _logged(self, level: int, group: int, rows: Sequence[Row]) -> Row:
-        """Store what the tasks of a group were given by other stages."""
+    def _logged(self, level: int, group: int, rows: Sequence[Row]) -> bytes:
+        """Store what the tasks of a group are given by other stages; return where it is, and the
+        bytes of each bucket."""
         log = numbered("log", self.input.epoch)
         name = f"{log}/{level}-{group}-{uuid.uuid4().hex}"
         self.job.storage.put(name, pack(rows))
@@ -465,7 +501,7 @@ class EpochWork(BucketWork):
             nbytes[key] = nbytes.get(key, 0) + len(page)
         buckets = self.job.buckets_of(group)
         entry = [level, buckets.start, buckets.stop, name]
-        return LOGGED, level, orjson.dumps([entry, nbytes])
+        return orjson.dumps([entry, nbytes])
 
     def _step(self, level: int, bucket: int, pages: Pages, folder: str) -> list[Row]:
         target = Version(self.input.epoch, self.input.batch)

@@ -76,6 +76,41 @@ def test_bulk_load_equals_apply(tmp_path, key, tuning):
     store.close()
 
 
+@pytest.mark.parametrize("cache_bytes", [1 << 24, 20_000])
+def test_a_state_is_written_as_a_file_of_its_rows(tmp_path, cache_bytes):
+    """From several runs, in memory and on disk; of an empty state there is no file."""
+    rng = random.Random(7)
+    rows, sums = ArrangementSpec("a", KINDS, (1,)), SumsSpec("b", "is", 2)
+    store = RocksStore(tmp_path / "from", cache_bytes, TUNING)
+    arrangement, added = store.arrange(rows), store.arrange_sums(sums)
+    kept: Counter = Counter()
+    totals: dict = {}
+    for _ in range(30):
+        arrangement.apply(delta_of(KINDS, random_delta(rng, KINDS, kept, 40)))
+        keys = sorted({(rng.randrange(200), b"%d" % rng.randrange(3)) for _ in range(40)})
+        values = np.array([[rng.randint(-2, 2) for _ in keys] for _ in range(2)], np.int64)
+        added.add(columns_of("is", keys), values)
+        for key, value in zip(keys, values.T.tolist(), strict=True):
+            totals[key] = [a + b for a, b in zip(totals.get(key, [0, 0]), value, strict=True)]
+        store.commit()
+    assert len(arrangement.runs.run_rows()) > 1
+    empty = ArrangementSpec("c", "i", (0,))
+    store.arrange(empty)
+    files = [
+        store.write_file(spec, str(tmp_path / f"{at}.sst"))
+        for at, spec in enumerate((rows, sums, empty))
+    ]
+    assert [file.rows for file in files] == [len(kept), sum(map(any, totals.values())), 0]
+    store.close()
+    other = RocksStore(tmp_path / "to", cache_bytes, TUNING)
+    other.arrange(rows), other.arrange_sums(sums), other.arrange(empty)
+    other.ingest(files)
+    check_scan(other.arrange(rows), kept)
+    found = other.arrange_sums(sums).lookup(columns_of("is", list(totals)))
+    assert found.T.tolist() == list(totals.values())
+    other.close()
+
+
 @pytest.mark.parametrize("cache_bytes", [1 << 24, 40_000])
 def test_commits_bring_what_was_ingested_into_memory(tmp_path, cache_bytes):
     """As far as there is space: nothing that a search has read leaves for it."""

@@ -12,6 +12,7 @@ from storage.delta import SEEDS, Column, Delta, hash_columns
 from storage.errors import StorageError
 from storage.layout import MAGIC, VERSION, Layout
 from storage.merge_policy import EVERYTHING, choose_merge
+from storage.page_cache import PageCache
 from storage.page_reader import merged
 from storage.pages import Tuning, cut, order_rows, seal_few, seal_whole, verify
 from storage.rocks import RocksStore
@@ -159,6 +160,33 @@ def test_the_cache_keeps_its_budget(tmp_path, budget):
     assert merged > 20
     assert len(store.cache._entries) <= 2 * sum(len(r.first) for r in runs._table.runs) + 200
     store.close()
+
+
+def test_stores_share_a_cache_and_give_it_back(tmp_path):
+    tuning = Tuning(page_rows=64, memory_rows=300, file_rows=100, fan=2, merge_pages=1, fuel=1)
+    cache = PageCache(0)
+    cache.resize(300_000)
+    stores = [RocksStore(tmp_path / str(at), cache, tuning) for at in range(2)]
+    arranged = [store.arrange(ArrangementSpec("a", "is", (0,))) for store in stores]
+    for at in range(15):
+        for number, arrangement in enumerate(arranged):
+            rows = [((at * 400 + n, b"%d" % number * 20), 1) for n in range(400)]
+            arrangement.apply(delta_of("is", rows))
+            stores[number].commit()
+        assert cache.used_bytes <= 300_000
+    is_merging = any(a.runs._merging is not None for a in arranged)
+    assert is_merging and cache.used_bytes > 200_000, "the test was to fill the cache"
+    for number, arrangement in enumerate(arranged):
+        _, rows = arrangement.lookup([Column.of("i", list(range(6000)))])
+        assert {text for (_, text), _ in rows.rows()} == {b"%d" % number * 20}
+        assert len(rows) == 6000
+    stores[0].close()
+    held = sum(len(b) for run in arranged[1].runs._table.runs for b in run.buffers if b is not None)
+    assert held <= cache.used_bytes - cache.reserved_bytes < held + 20_000
+    cache.resize(-299_000)
+    assert cache.used_bytes <= max(1000, cache.filter_bytes + cache.reserved_bytes)
+    stores[1].close()
+    assert cache.used_bytes == cache.reserved_bytes == cache.filter_bytes == 0
 
 
 def test_merges_keep_runs_few_and_steps_bounded(tmp_path):

@@ -219,7 +219,7 @@ def test_copied_rows_are_counted_once() -> None:
         for side, delta in given.items():
             at = dict(stage.routing.positions(delta.columns, (1 - side,), len(delta), 4, side))
             parts[side] = delta.take(at.get(bucket, np.zeros(0, np.int64)))
-        report = skew.count_rows(layout, stage, bucket, parts)
+        report = skew.count_rows(layout, stage, bucket, [parts])
         assert report is not None
         reports.append(report)
     counts.add(reports)
@@ -228,7 +228,7 @@ def test_copied_rows_are_counted_once() -> None:
     for plan in ("full", "not in"):
         other = Layout(view(plan), BUCKETS)
         for stages in other.levels:
-            assert not any(skew.count_rows(other, stage, 0, given) for stage in stages)
+            assert not any(skew.count_rows(other, stage, 0, [given]) for stage in stages)
 
 
 # --- a view ---------------------------------------------------------------------------------------
@@ -333,9 +333,9 @@ def test_in_a_left_join_rows_with_a_null_key_are_in_all_buckets(folder: Path, mo
     views, stepped = Views(folder, "null", "left"), Counter()
     counted = skew.count_rows
 
-    def counting(layout, stage, bucket, inputs):
-        stepped[bucket] += len(inputs.get(LEFT, ()))
-        return counted(layout, stage, bucket, inputs)
+    def counting(layout, stage, bucket, slices):
+        stepped[bucket] += sum(len(inputs.get(LEFT, ())) for inputs in slices)
+        return counted(layout, stage, bucket, slices)
 
     monkeypatch.setattr("connectors.spark.maintained.bucket_state.count_rows", counting)
     driver = views.driver()
