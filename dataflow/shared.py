@@ -460,7 +460,7 @@ class SharedDataflow:
     def _is_clearable(self, number: int) -> bool:
         node = self._nodes[number]
         assert isinstance(node.plan, Scan)
-        # The newest row of a clock is what its table has told.
+        # A clock is no table that anybody truncates, and its newest row is noted from its table.
         is_clock = node.plan.relation.is_single
         return not is_clock and cleared_inputs(node, self._outputs_of_views()) is not None
 

@@ -119,10 +119,12 @@ class Joins(test_sharing.Run):
         """Mostly joins, with parts that others have too."""
         if self.random.random() < 0.05:
             return super().plan()
-        common = Random(self.random.randrange(12))
+        common = Random(self.random.randrange(40))
         inputs = [self.below(common, self.scan(common, table)) for table in self.tables]
         common.shuffle(inputs)
-        if self.random.random() < 0.06:
+        if self.random.random() < 0.04:
+            return inputs[0]
+        if self.random.random() < 0.04:
             return UnionAll((inputs[0], inputs[1]), inputs[0].fields)
         return common.choice(JOINS)(common, *inputs)
 

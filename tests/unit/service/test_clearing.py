@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from connectors.sink import SinkTable
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
-from dataflow.delta import Column
+from dataflow.delta import Column, Delta
 from dataflow.errors import InvariantError, TidemarkError
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import Call, ColumnRef, Expression, InPostgres, Literal
@@ -33,8 +34,11 @@ from dataflow.plan.nodes import (
 from dataflow.schema import VIEW_SOURCE, Field, Relation, RelationName
 from dataflow.types import BOOL, INT4, INT8
 from service.engine.encoding.registered import decode, encode
-from service.engine.engine import Engine, View, ViewDefinition
+from service.engine.engine import BYTES_A_ROW, Engine, View, ViewDefinition
+from service.factory.service_factory import ServiceFactory
+from service.runtime.settings import Settings
 from storage.memory import MemoryStore
+from storage.rocks import RocksStore, StoreBudget
 from storage.store import Store
 
 ID, A, B = Field("id", INT4, False), Field("a", INT4), Field("b", INT4)
@@ -211,7 +215,7 @@ def change(of: Relation, *rows: tuple[int, int, int | None, int | None]) -> Chan
 def step(engine: Engine, *changes: Changes) -> dict[str, list]:
     epoch = engine.step(SourceBatch(engine.epoch + 1, list(changes), 1, 1))
     engine.commit(epoch, written=engine.epoch)
-    return {table.name: sorted(delta.rows()) for table, delta in epoch.rows.deltas}
+    return {table.name: sorted(delta.rows(), key=repr) for table, delta in epoch.rows.deltas}
 
 
 EMPTY = (Changes.TRUNCATE, 0, None, None)
@@ -277,6 +281,47 @@ def test_both_inputs_of_one_join_are_emptied_in_one_epoch() -> None:
         "two": [((6, 7, 3, 6, 7, 3), -1)],
     }
     assert step(engine, change(T, EMPTY), change(U, EMPTY)) == {}
+
+
+def test_a_table_that_came_by_key_and_comes_whole_now() -> None:
+    """Views of before find old rows by key; a view of today does without them."""
+    engine = engine_of(MemoryStore(), old=joined(scan(KEYED), u), new=joined(t, u))
+    assert stored(engine) == "t"
+    step(engine, change(T, insert(1, 7, 5)), change(U, insert(2, 7, 1), insert(3, 8, 1)))
+    moved = change(T, (Changes.OLD, 1, 7, 5), (Changes.NEW, 4, 8, 6))
+    expected = [((1, 7, 5, 2, 7, 1), -1), ((4, 8, 6, 3, 8, 1), 1)]
+    assert step(engine, moved) == {"old": expected, "new": expected}
+    expected = [((4, 8, 6, 3, 8, 1), -1), ((9, 8, 9, 3, 8, 1), 1)]
+    found = step(engine, change(T, EMPTY, insert(9, 8, 9)))
+    assert found == {"old": expected, "new": expected}
+
+
+@pytest.mark.parametrize("kind", ["inner", "right"])
+def test_a_large_table_is_emptied_in_steps_of_bounded_size(tmp_path: Path, kind: str) -> None:
+    """Each of its rows is joined with ten others."""
+    store = RocksStore(tmp_path, budget=StoreBudget(run_bytes=4_000, ahead_bytes=1_000))
+    engine = Engine(store, NoEvaluator(), "source", 150 * BYTES_A_ROW)
+    add(engine, "one", counted(joined(t, u, kind)))
+    join = next(n for n in engine.dataflow.views[name_of("one")].nodes if isinstance(n.plan, Join))
+    step(engine, change(U, *(insert(number, 7, 1) for number in range(10))))
+    for start in range(0, 1_000, 500):
+        step(engine, change(T, *(insert(number, 7, 5) for number in range(start, start + 500))))
+    taken, made, parts = [], [], join.in_chunks_of
+    assert parts is not None
+
+    def noting(*inputs: Delta, max_rows: int) -> Iterator[Delta]:
+        taken.append(max(map(len, inputs)))
+        for part in parts(*inputs, max_rows=max_rows):
+            made.append(len(part))
+            yield part
+
+    join.in_chunks_of = noting
+    found = step(engine, change(T, EMPTY))
+    assert ((7, 10_000), -1) in found["one"]
+    assert sum(taken) == 1_000 and max(taken) <= 16 and max(made) <= 300
+    assert step(engine, change(T, EMPTY)) == {}
+    assert store.size(f"{join.prefix}left")[0] == 0
+    store.close()
 
 
 def test_the_removal_of_a_row_that_is_not_there_is_refused_by_a_join() -> None:
@@ -352,6 +397,18 @@ def test_a_view_without_rows_is_not_copied(tmp_path: Path) -> None:
     step(engine, change(T, insert(1, 7, 5)), change(U, insert(1, 7, 1)))
     row = (1, 7, 5, 1, 7, 1)
     assert step(engine, change(T, EMPTY)) == {"one": [(row, -1)], "two": [(row, -1)]}
+
+
+@pytest.mark.parametrize(("master", "expected"), [("", ""), ("local[2]", "tu")])
+def test_a_service_with_a_cluster_stores_the_rows(
+    tmp_path: Path, master: str, expected: str
+) -> None:
+    """A view could move to the cluster, with its tables' rows."""
+    settings = Settings.load(source="dbname=none", state=tmp_path, spark=master)
+    factory = ServiceFactory(settings)
+    engine = factory.new_engine(MemoryStore(), NoEvaluator(), "source", while_waiting=lambda: None)
+    add(engine, "one", joined(t, u))
+    assert stored(engine) == expected
 
 
 def test_a_table_that_is_needed_and_missing_is_an_error() -> None:

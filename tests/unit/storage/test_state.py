@@ -164,7 +164,7 @@ def test_lookup_of_nothing_and_in_nothing(stores):
 
 
 @pytest.mark.parametrize("key", [(0,), (1,), ()], ids=["one key", "keys", "no key"])
-def test_rows_are_removed_behind_a_scan(stores, key):
+def test_rows_are_removed_while_they_are_scanned(stores, key):
     """Each chunk as soon as it has been yielded, in parts, while the store is relieved."""
     rng = random.Random(len(key))
     store = stores.open()
