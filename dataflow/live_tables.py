@@ -20,7 +20,7 @@ from dataflow.errors import InvariantError, ViewError
 from dataflow.operators.base import table_error
 from dataflow.operators.tables.table import (
     TableState,
-    is_read_only_when_emptied,
+    arrives_whole,
     prefix_of,
     table_spec,
 )
@@ -215,7 +215,7 @@ class LiveTables:
 
     def _needs_rows(self, stored: Sequence[LiveTable], number: int, plan: Scan) -> bool:
         """Return whether a scan must read a table whose rows are stored."""
-        if not (is_read_only_when_emptied(plan.relation) and self._is_clearable(number)):
+        if not (arrives_whole(plan.relation) and self._is_clearable(number)):
             return True
         return self._keeps_rows and self._serving(stored, number, plan) is not None
 

@@ -105,6 +105,7 @@ def test_truncated_tables_whose_rows_are_not_stored(database: Database, tmp_path
         _check(service, database, JOINS)
 
 
+@pytest.mark.whole
 def test_the_replica_identity_of_a_truncated_table_changes(database: Database, tmp_path) -> None:
     with RunningService(database.dsn, tmp_path) as service:
         for name, query in JOINS.items():

@@ -34,7 +34,7 @@ from tests.harness.reported_table import ReportedTable
 from tests.harness.tiers import count
 from tests.property import plans, test_sharing
 
-ROUNDS = count("TIDEMARK_CLEARING_ROUNDS", 8, 40)
+ROUNDS = count("TIDEMARK_TEST_CLEARINGS", 8, 40)
 STEPS = 60
 TINY = Tuning(page_rows=4, memory_rows=12, fan=2, scan_pages=1)
 JOINS: list[Callable[[Random, Plan, Plan, Plan], Plan]] = [

@@ -64,9 +64,8 @@ def is_keyed(relation: Relation) -> bool:
     return bool(relation.key) and not relation.is_full
 
 
-def is_read_only_when_emptied(relation: Relation) -> bool:
-    """Return whether a relation has stored rows, and resolves changes other than TRUNCATE without
-    them."""
+def arrives_whole(relation: Relation) -> bool:
+    """Return whether old rows arrive whole, so that stored ones are read only at TRUNCATE."""
     return not (is_keyed(relation) or relation.is_append)
 
 
@@ -75,7 +74,7 @@ class TableState:
 
     dead: names of columns that are no longer needed or reported; NULL in new rows. freed: what is
     known of freed rows, by default what the store has. is_stored: False if the rows are not stored
-    (see `is_read_only_when_emptied`): readers then retract all rows by themselves when the table is
+    (see `arrives_whole`): readers then retract all rows by themselves when the table is
     truncated, and refuse the removal of a missing one. Raise SourceError source.no_old_value when a
     value was not sent and no stored row has it. State: the rows by primary key; with REPLICA
     IDENTITY FULL by the whole row, read only when the table is truncated, or none. No state for an
