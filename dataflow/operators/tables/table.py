@@ -563,11 +563,11 @@ class NarrowedRows:
     def scan(self) -> Iterator[Delta]:
         """Yield all rows, dead columns NULL, in chunks that add up to them.
 
-        The changes since come first, so that a reader that retracts chunk by chunk never retracts a
-        row more often than it exists.
+        The changes since come first, removals before additions, so that a reader that retracts row
+        by row never retracts one more often than it exists.
         """
-        for keys, sums in self._since.scan():
-            yield Delta(keys, sums[0])
+        yield from self._changes(-1)
+        yield from self._changes(1)
         for chunk in self._whole.scan():
             yield self._without_dead(chunk).consolidate()
 
@@ -575,8 +575,20 @@ class NarrowedRows:
         """Yield all rows like `scan`, so that a reader that adds them up is never below zero."""
         for chunk in self._whole.scan():
             yield self._without_dead(chunk).consolidate()
+        yield from self._changes(1)
+        yield from self._changes(-1)
+
+    def _changes(self, sign: int) -> Iterator[Delta]:
+        """Yield the changes since whose weights have this sign.
+
+        They may have been reported with different columns: an addition with a column that is dead
+        by now, and the removal of the row without it.
+        """
         for keys, sums in self._since.scan():
-            yield Delta(keys, sums[0])
+            rows = Delta(keys, sums[0])
+            rows = self._without_dead(rows.filter(np.sign(rows.weights) == sign))
+            if len(rows):
+                yield rows.consolidate()
 
     def clear(self) -> None:
         """Remove every row."""
