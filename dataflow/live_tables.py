@@ -1,9 +1,12 @@
 """The rows of base relations, stored once for all live views that read them.
 
 A view that joins brings its own rows of a table. If one stored table has every column that is read,
-the others are dropped. Invariant: every scan reads a table that has stored its columns completely
-since they were loaded. A column without a reader is no longer requested from the source: it is
-dead, NULL from then on, and never counts as stored again. One thread owns all of this.
+the others are dropped. Rows that arrive whole are needed only to retract them all when the table is
+truncated; where the readers of a scan can do that with what they store (`dataflow.clearing`), the
+scan reads a table without rows. Invariant: every other scan reads a table that has stored its
+columns completely since they were loaded. A column without a reader is no longer requested from the
+source: it is dead, NULL from then on, and never counts as stored again. One thread owns all of
+this.
 """
 
 from __future__ import annotations
@@ -15,7 +18,12 @@ from dataflow.changes import Changes, Letter
 from dataflow.delta import Column, Delta
 from dataflow.errors import InvariantError, ViewError
 from dataflow.operators.base import table_error
-from dataflow.operators.tables.table import TableState, prefix_of, table_spec
+from dataflow.operators.tables.table import (
+    TableState,
+    arrives_whole,
+    prefix_of,
+    table_spec,
+)
 from dataflow.plan.nodes import Scan
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.types import SqlType
@@ -34,12 +42,14 @@ class TableLocation:
     """The location and the columns of a table's stored rows; picklable.
 
     columns: positions in the relation. dead: names of columns that have lost their last reader.
+    is_stored: False if its rows are not; they never are again.
     """
 
     scope: str
     relation: Relation
     columns: tuple[int, ...]
     dead: frozenset[str] = frozenset()
+    is_stored: bool = True
 
     @property
     def prefix(self) -> str:
@@ -66,7 +76,12 @@ class LiveTable:
     def __init__(self, location: TableLocation, store: Store) -> None:
         self.location = location
         self.state = TableState(
-            location.relation, location.columns, store, location.scope, location.dead
+            location.relation,
+            location.columns,
+            store,
+            location.scope,
+            location.dead,
+            is_stored=location.is_stored,
         )
         self.scans: dict[int, TableScan] = {}
         self.failure: ViewError | None = None
@@ -103,21 +118,41 @@ class TableScan:
 EndsOf = Callable[[int], Collection[str] | None]
 
 
+IsClearable = Callable[[int], bool]
+
+
 def _unknown(number: int) -> None:
     """Return None: nothing is known of any scan."""
+
+
+def _never(number: int) -> bool:
+    """Return False: nothing is known of any scan."""
+    return False
 
 
 class LiveTables:
     """All tables of one store, oldest first, and the scans that read them.
 
     ends_of: of a scan by its number, the operators at which freed rows would end (`FreedRows`);
-    None if rows of it may reach something else.
+    None if rows of it may reach something else. is_clearable: of a scan by its number, whether its
+    readers can retract all rows by themselves. keeps_rows: whether rows that are stored stay so
+    even then.
     """
 
-    def __init__(self, store: Store, clock: Clock = stopped, ends_of: EndsOf = _unknown) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock = stopped,
+        ends_of: EndsOf = _unknown,
+        is_clearable: IsClearable = _never,
+        *,
+        keeps_rows: bool = False,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._ends_of = ends_of
+        self._is_clearable = is_clearable
+        self._keeps_rows = keeps_rows
         self._tables: list[LiveTable] = []
         self._scans: dict[int, Scan] = {}
 
@@ -154,25 +189,49 @@ class LiveTables:
     def assign_scans(self) -> list[str]:
         """Assign scans to as few tables as possible; return the prefixes of the state no longer
         needed."""
-        before = {t.location.prefix for t in self._tables}
+        before = {t.location.prefix for t in self._tables if t.location.is_stored}
         names = dict.fromkeys(t.location.relation.name for t in self._tables)
         self._tables = [table for name in names for table in self._settled(name)]
-        return sorted(before - {t.location.prefix for t in self._tables})
+        return sorted(before - {t.location.prefix for t in self._tables if t.location.is_stored})
 
     def _settled(self, name: RelationName) -> list[LiveTable]:
         tables = [t for t in self._tables if t.location.relation.name == name]
         scans = {n: plan for n, plan in self._scans.items() if plan.relation.name == name}
-        stored = self._needed(tables, scans)
-        for table in stored:
+        stored = [t for t in tables if t.location.is_stored]
+        bound = {n: plan for n, plan in scans.items() if self._needs_rows(stored, n, plan)}
+        kept = self._needed(stored, bound)
+        others = {
+            n: plan
+            for n, plan in scans.items()
+            if n not in bound and self._serving(kept, n, plan) is None
+        }
+        self._assign(kept, {n: plan for n, plan in scans.items() if n not in others})
+        rest = [table for table in tables if table not in kept]
+        without = [self._without_rows(table) for table in self._needed(rest, others)]
+        self._assign(without, others)
+        for table in kept:
+            self._forget_ends(table)
+        return [self._without_unread(table) for table in (*kept, *without)]
+
+    def _needs_rows(self, stored: Sequence[LiveTable], number: int, plan: Scan) -> bool:
+        """Return whether a scan must read a table whose rows are stored."""
+        if not (arrives_whole(plan.relation) and self._is_clearable(number)):
+            return True
+        return self._keeps_rows and self._serving(stored, number, plan) is not None
+
+    def _serving(self, tables: Sequence[LiveTable], number: int, plan: Scan) -> LiveTable | None:
+        """Return the first table that a scan can read."""
+        return next((t for t in tables if self._serves(t, number, plan)), None)
+
+    def _assign(self, tables: Sequence[LiveTable], scans: Mapping[int, Scan]) -> None:
+        for table in tables:
             table.scans = {}
         for number, plan in scans.items():
-            table = next((t for t in stored if self._serves(t, number, plan)), None)
+            table = self._serving(tables, number, plan)
             if table is None:
+                name = plan.relation.name
                 raise InvariantError("state.table_missing", f'no rows of "{name}" are kept')
             table.scans[number] = TableScan.of_table(plan, table.location)
-        for table in stored:
-            self._forget_ends(table)
-        return [self._without_unread(table) for table in stored]
 
     def _forget_ends(self, table: LiveTable) -> None:
         """Forget operators that are gone: a later one may have the name of one."""
@@ -212,6 +271,12 @@ class LiveTables:
         ends = self._ends_of(number)
         return ends is not None and freed.ends.keys() >= set(ends)
 
+    def _without_rows(self, table: LiveTable) -> LiveTable:
+        """Return the table without its stored rows."""
+        if not table.location.is_stored:
+            return table
+        return self._changed(table, replace(table.location, is_stored=False))
+
     def _without_unread(self, table: LiveTable) -> LiveTable:
         """Return the table without the columns that have lost their last reader."""
         location = table.location
@@ -221,11 +286,15 @@ class LiveTables:
         dead = location.dead | {f.name for f in location.fields if f.name not in read}
         if dead == location.dead:
             return table
-        narrowed = LiveTable(replace(location, dead=dead), self._store)
-        narrowed.scans = table.scans
-        narrowed.rows_in, narrowed.rows_out = table.rows_in, table.rows_out
-        narrowed.time_s = table.time_s
-        return narrowed
+        return self._changed(table, replace(location, dead=dead))
+
+    def _changed(self, table: LiveTable, location: TableLocation) -> LiveTable:
+        """Return the table in another form, with its scans and figures."""
+        changed = LiveTable(location, self._store)
+        changed.scans = table.scans
+        changed.rows_in, changed.rows_out = table.rows_in, table.rows_out
+        changed.time_s = table.time_s
+        return changed
 
     def failures(self) -> Iterator[tuple[int, ViewError]]:
         """Return the scans of tables that accept no more changes, and why."""

@@ -15,10 +15,13 @@ from copy import copy
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import count
+from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 
-from dataflow.changes import Changes
+from dataflow.changes import Changes, truncated
+from dataflow.clearing import Input, cannot_fail, cleared_inputs
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.due import DueSearch
@@ -32,6 +35,7 @@ from dataflow.operators.base import (
     kinds_of,
     parts_of,
     skip_consolidation,
+    stored_rows,
     view_error,
 )
 from dataflow.operators.chunking import EVERY_ROW
@@ -63,14 +67,15 @@ class StateLocation:
 class LiveNode:
     """One node of the live dataflow; it passes error rows to all views that read it.
 
-    location: None for a scan. names: the node's name in each view. is_unconsolidated:
-    see `_may_be_unconsolidated`. rows_in and rows_out count the rows of its deltas, time_s what its
-    steps took.
+    location: None for a scan. cannot_fail: see `dataflow.clearing`. names: the node's name in each
+    view. is_unconsolidated: see `_may_be_unconsolidated`. rows_in and rows_out count the rows of
+    its deltas, time_s what its steps took.
     """
 
     def __init__(self, number: int, plan: Plan, location: StateLocation | None) -> None:
         self.number = number
         self.plan = plan
+        self.cannot_fail = cannot_fail(plan)
         self.fingerprint: tuple[str, Plan] | None = None
         self.location = location
         self.inputs: tuple[LiveNode, ...] = ()
@@ -139,13 +144,37 @@ class Stepped:
     failures: dict[RelationName, ViewError]
 
 
+class Sizer(Protocol):
+    """How many rows one step takes."""
+
+    def chunks(self, name: RelationName, deltas: Iterable[Delta]) -> Iterator[Delta]:
+        """Yield the rows that a relation's rows have become, in batches."""
+        ...
+
+    def learn_of(self, name: RelationName, taken: int, made: int) -> None:
+        """Record what a step over a batch made; call it before taking the next one."""
+        ...
+
+
+class WholeChunks:
+    """Takes what a store yields at a time."""
+
+    def chunks(self, name: RelationName, deltas: Iterable[Delta]) -> Iterator[Delta]:
+        """See Sizer."""
+        del name
+        yield from deltas
+
+    def learn_of(self, name: RelationName, taken: int, made: int) -> None:
+        """Do nothing."""
+
+
 class SharedDataflow:
     """The nodes of all live views over one store, views in the order in which they joined.
 
     part_rows: beyond this many rows a join's output is passed on in parts. widest: the largest
     output of a node in the last step, in rows, all parts together. clock: seconds, for metrics
-    only. few_rows: fewer rows are not freed. shape: another number whenever views are added or
-    removed, which no other dataflow of the process ever has.
+    only. few_rows: fewer rows are not freed. keeps_rows: see `LiveTables`. shape: another number
+    whenever views are added or removed, which no other dataflow of the process ever has.
     """
 
     def __init__(
@@ -155,6 +184,8 @@ class SharedDataflow:
         part_rows: int = EVERY_ROW,
         clock: Clock = stopped,
         few_rows: int = FEW_ROWS,
+        *,
+        keeps_rows: bool = False,
     ) -> None:
         self._store = store
         self._few_rows = few_rows
@@ -163,7 +194,9 @@ class SharedDataflow:
         self._clock = clock
         self.shape = next(_SHAPES)
         self.views: dict[RelationName, LiveView] = {}
-        self.tables = LiveTables(store, clock, self._ends_of)
+        self.tables = LiveTables(
+            store, clock, self._ends_of, self._is_clearable, keeps_rows=keeps_rows
+        )
         self._expiry: tuple[int, Expiry] | None = None
         # Of the nodes that read clocks: the newest row, and which have changed since rows were
         # freed.
@@ -317,13 +350,60 @@ class SharedDataflow:
 
     # --- an epoch --------------------------------------------------------------------------------
 
-    def step(self, changes: Iterable[Changes]) -> Iterator[Stepped]:
+    def step(self, changes: Sequence[Changes], sizer: Sizer = WholeChunks()) -> Iterator[Stepped]:
         """Apply changes of base relations; may be called several times in an epoch.
 
-        Views' deltas come in parts that add up if a join makes more than part_rows rows at once;
-        read them to the end. A failed view and its readers are no longer stepped: remove them.
+        Views' deltas come in parts that add up if a join makes more than part_rows rows at once, or
+        a table is truncated whose rows are not stored; read them to the end. A failed view and its
+        readers are no longer stepped: remove them. sizer: how many rows of such a table one step
+        retracts.
         """
+        for name in truncated(changes):
+            for cleared in self._cleared(name):
+                yield from self._clear(name, cleared, sizer)
         yield from self.step_tables(self.tables.resolve(changes))
+
+    def _cleared(self, name: RelationName) -> list[Input]:
+        """Return the inputs that have rows of a relation whose tables do not store them."""
+        outputs, found = self._outputs_of_views(), set[Input]()
+        for table in self.tables.tables:
+            if table.location.relation.name == name and not table.location.is_stored:
+                for number in table.scans:
+                    cleared = cleared_inputs(self._nodes[number], outputs)
+                    assert cleared is not None, "a scan without stored rows needs some"
+                    found |= cleared
+        return sorted(found)
+
+    def _clear(self, name: RelationName, cleared: Input, sizer: Sizer) -> Iterator[Stepped]:
+        """Retract all rows that a node stores of an input."""
+        number, side = cleared
+        node = self._nodes[number]
+        for rows in sizer.chunks(name, self._stored_rows(node, side)):
+            queue = _Queue()
+            queue.push([node])
+            inputs = [below.empty for below in node.inputs]
+            inputs[side] = rows.negate()
+            self.widest = 0
+            yield from self._run({}, queue, {number: inputs})
+            sizer.learn_of(name, len(rows), self.widest)
+        if number in self._failures:
+            queue = _Queue()
+            queue.push([node])
+            yield from self._run({}, queue)
+
+    def _stored_rows(self, node: LiveNode, side: int) -> Iterator[Delta]:
+        """Yield what a node stores of an input; stop once it fails."""
+        assert node.operator is not None and node.location is not None
+        try:
+            for rows in stored_rows(node.operator, side):
+                if node.number in self._failures:
+                    return
+                yield rows
+        except Exception as error:
+            found = view_error(node.location.name, error)
+            if found is None:
+                raise
+            self._failures[node.number] = found
 
     def step_tables(self, tables: Iterable[tuple[LiveTable, Delta]]) -> Iterator[Stepped]:
         """Like `step`, given the consolidated deltas of tables that have already applied the
@@ -377,6 +457,13 @@ class SharedDataflow:
         """Return the numbers of the nodes whose rows are a view's."""
         return {view.root.number for view in self.views.values()}
 
+    def _is_clearable(self, number: int) -> bool:
+        node = self._nodes[number]
+        assert isinstance(node.plan, Scan)
+        # A clock is no table that anybody truncates, and its newest row is noted from its table.
+        is_clock = node.plan.relation.is_single
+        return not is_clock and cleared_inputs(node, self._outputs_of_views()) is not None
+
     def _ends_of(self, number: int) -> Collection[str] | None:
         return ends_of(self._nodes[number], self._outputs_of_views())
 
@@ -398,13 +485,24 @@ class SharedDataflow:
                 self._pass_on(node, rows, deltas, queue)
         yield from self._run(deltas, queue)
 
-    def _run(self, deltas: dict[int, Delta], queue: _Queue) -> Iterator[Stepped]:
+    def _run(
+        self,
+        deltas: dict[int, Delta],
+        queue: _Queue,
+        given: Mapping[int, Sequence[Delta]] = MappingProxyType({}),
+    ) -> Iterator[Stepped]:
         """Step the nodes that have input. Every part of a node's output but the last passes through
-        its readers before anything else: the sum of steps equals the step of the sum."""
+        its readers before anything else: the sum of steps equals the step of the sum.
+
+        given: by node number, inputs that no node of the dataflow emits.
+        """
         while queue:
             node = self._nodes[queue.pop()]
+            inputs = given.get(node.number) or [
+                deltas.get(below.number, below.empty) for below in node.inputs
+            ]
             part, made = node.empty, 0
-            for out in self._outputs(node, deltas):
+            for out in self._outputs(node, inputs):
                 if len(part):
                     below: dict[int, Delta] = {}
                     readers = _Queue()
@@ -419,14 +517,13 @@ class SharedDataflow:
             self.widest = max(self.widest, made)
         yield self._by_view(deltas)
 
-    def _outputs(self, node: LiveNode, deltas: Mapping[int, Delta]) -> Iterator[Delta]:
+    def _outputs(self, node: LiveNode, inputs: Sequence[Delta]) -> Iterator[Delta]:
         """Yield the node's delta, perhaps in parts; nothing if it, or a node that it reads, has
         failed."""
         for below in (node, *node.inputs):
             if below.number in self._failures:
                 self._failures[node.number] = self._failures[below.number]
                 return
-        inputs = [deltas.get(below.number, below.empty) for below in node.inputs]
         if node.operator is None:
             assert node.scan is not None
             yield self._read(node, node.scan, inputs[0])

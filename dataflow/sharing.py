@@ -130,7 +130,8 @@ class DataflowFigures:
         location = table.location
         number = self._tables.setdefault(location.prefix, f"t{len(self._tables)}")
         views = _together(view for scan in table.scans for view in nodes[scan].names)
-        detail = f"rows of {location.relation.name} ({', '.join(location.kept())})"
+        what = "rows" if location.is_stored else "changes"
+        detail = f"{what} of {location.relation.name} ({', '.join(location.kept())})"
         names = tuple(stored.get(_owner(location.prefix), ()))
         return _Outline(number, TABLE, detail, (), views, (), table, names, is_last=False)
 

@@ -120,8 +120,8 @@ class Arrangement(Protocol):
     def scan(self) -> Iterator[Delta]:
         """Yield all rows, each once, in chunks of bounded size.
 
-        Nothing may be applied to this arrangement meanwhile; to others it may, and the store may be
-        relieved.
+        Nothing may be applied to this arrangement meanwhile but the removal of rows that have been
+        yielded; to others anything may, and the store may be relieved.
         """
         ...
 

@@ -37,7 +37,8 @@ class Traits:
     have arrangements or sums; False: it has none. emits_parts: it has `Chunked.parts`.
     needs_evaluator: it may call the evaluator; False: it never does. depends_on_history: which step
     a row comes with has a say in what is emitted, so the deltas add up to no function of the input
-    (see `lateness`); its state must be durable before its output is seen.
+    (see `lateness`); its state must be durable before its output is seen. clearable: the inputs of
+    which it has stored every row that had an effect; for these it is a `Clearable`.
 
     About consolidation. passes_rows: each output row is an input row with its weight, so the output
     is as consolidated as the input. accepts_unconsolidated: rows of the input may repeat and cancel
@@ -53,6 +54,7 @@ class Traits:
     passes_rows: bool = False
     accepts_unconsolidated: bool = False
     may_skip_consolidation: bool = False
+    clearable: tuple[int, ...] = ()
 
 
 class Operator(Protocol):
@@ -123,6 +125,23 @@ class Consolidating(Protocol):
     """Whether the output may be unconsolidated. Set between steps."""
 
 
+class Clearable(Protocol):
+    """An operator that can name all rows of an input by what it stores.
+
+    So the input can be emptied although nothing else has its rows: a step that retracts what is
+    stored of it undoes all that its rows have done, error rows included.
+    """
+
+    def stored_rows(self, side: int) -> Iterator[Delta]:
+        """Yield the stored rows of an input in `clearable`, consolidated, in chunks of bounded
+        size.
+
+        Columns on which nothing depends may be NULL. The caller retracts each chunk by steps before
+        it takes the next one; after the last, nothing is stored of the input.
+        """
+        ...
+
+
 class Additive(Protocol):
     """An operator whose input may be added up by key in several places before it is stepped.
 
@@ -152,6 +171,12 @@ class Additive(Protocol):
 def parts_of(operator: Operator) -> Callable[..., Iterator[Delta]] | None:
     """Return `Chunked.parts` of an operator that has it."""
     return cast(Chunked, operator).parts if operator.traits.emits_parts else None
+
+
+def stored_rows(operator: Operator, side: int) -> Iterator[Delta]:
+    """Return `Clearable.stored_rows` of an operator that has it for the input."""
+    assert side in operator.traits.clearable
+    return cast(Clearable, operator).stored_rows(side)
 
 
 def skip_consolidation(operator: Operator, *, is_unconsolidated: bool) -> None:

@@ -62,6 +62,7 @@ class Engine:
     - epoch_bytes: memory for an epoch's output, and roughly for one slice's deltas
     - clock: seconds, for figures only
     - few_rows: fewer rows are not freed (see `dataflow.expiry`)
+    - keeps_rows: whether all tables store their rows, so that a view can be copied (`copy_to`)
     - spare_bytes: how much of what every sink has the outbox retains
     """
 
@@ -76,6 +77,7 @@ class Engine:
         evaluator_of: Callable[[str, str], Evaluator] | None = None,
         spare_bytes: int = 0,
         few_rows: int | None = None,
+        keeps_rows: bool = False,
     ) -> None:
         self.store = store
         self._evaluator_of = cache(evaluator_of) if evaluator_of else None
@@ -84,6 +86,7 @@ class Engine:
         self._clock = clock
         self._epoch_bytes = epoch_bytes
         self._few_rows = FEW_ROWS if few_rows is None else few_rows
+        self._keeps_rows = keeps_rows
         self._batch_sizer = BatchSizer(epoch_bytes // BYTES_A_ROW)
         self.views: dict[RelationName, ViewDefinition] = {}
         self.dataflow = self._new_dataflow()
@@ -97,7 +100,14 @@ class Engine:
 
     def _new_dataflow(self) -> SharedDataflow:
         part_rows = PARTS_FROM * self._epoch_bytes // BYTES_A_ROW
-        return SharedDataflow(self.store, self._evaluator, part_rows, self._clock, self._few_rows)
+        return SharedDataflow(
+            self.store,
+            self._evaluator,
+            part_rows,
+            self._clock,
+            self._few_rows,
+            keeps_rows=self._keeps_rows,
+        )
 
     def _open_views(self) -> None:
         """Build the dataflow from the stored definitions."""
@@ -189,8 +199,8 @@ class Engine:
         """Copy a live view's state to a store, under the view's own scope; commit it there.
 
         Call it between two epochs. folder: empty, for files. Return the stored columns of each base
-        relation. TidemarkError view.rows_in_parts: the view stays as it is. After any other error,
-        this engine must not be used any more.
+        relation. TidemarkError view.rows_in_parts, view.rows_not_stored: the view stays as it is.
+        After any other error, this engine must not be used any more.
         """
         from service.engine.handover import StateCopy, Stores
 
@@ -358,7 +368,8 @@ class Engine:
         for at, rows in rows_to_go(states, changes, self._batch_sizer):
             self._gather_all(self.dataflow.step_tables([(tables[at], rows)]), buffered, failures)
             self._batch_sizer.learn_of(states[at][0], len(rows), self.dataflow.widest)
-        self._gather_all(self.dataflow.step(since_truncation(changes)), buffered, failures)
+        stepped = self.dataflow.step(since_truncation(changes), self._batch_sizer)
+        self._gather_all(stepped, buffered, failures)
         self._batch_sizer.learn(changes, self.dataflow.widest)
 
     def _gather_all(

@@ -161,7 +161,7 @@ class StateCopy:
     def run(self) -> Columns:
         """Copy it, and return the columns of each base relation.
 
-        TidemarkError view.rows_in_parts: then it cannot be copied.
+        TidemarkError view.rows_in_parts, view.rows_not_stored: then it cannot be copied.
         """
         definition = self._definition
         columns = {relation.name: read for relation, read in definition.reads()}
@@ -183,14 +183,10 @@ class StateCopy:
     def _copy_table(self, relation: Relation, columns: Sequence[int]) -> None:
         """Copy the rows of a base relation, with only the columns that the view reads."""
         names = [relation.fields[c].name for c in columns]
-        tables = self._dataflow.tables.tables
-        table = next((t for t in tables if self._serves(t, relation, names)), None)
+        tables = [t for t in self._dataflow.tables.tables if self._serves(t, relation, names)]
+        table = next((t for t in tables if t.location.is_stored), None)
         if table is None:
-            raise TidemarkError(
-                "view.rows_in_parts",
-                f'the rows of "{relation.name}" are stored in parts, each shared with another view',
-                hint="rebuild the view, and request this again",
-            )
+            raise _not_stored(relation) if self._reads_unstored(relation) else _in_parts(relation)
         stored = [field.name for field in table.location.fields]
         positions = [stored.index(name) for name in names]
         spec = table_spec(relation, columns, self._definition.scope)
@@ -199,6 +195,15 @@ class StateCopy:
         for rows in table.state.rows():
             found = rows.project(positions)
             self._stores.add(spec, found.columns, found.weights.reshape(1, -1))
+
+    def _reads_unstored(self, relation: Relation) -> bool:
+        return any(
+            not table.location.is_stored and not self._own_scans(relation).isdisjoint(table.scans)
+            for table in self._dataflow.tables.tables
+        )
+
+    def _own_scans(self, relation: Relation) -> set[int]:
+        return {number for number, name in self._scans.items() if name == relation.name}
 
     def _copy_freed(self, found: FreedRows, copy: FreedRows) -> None:
         """Copy what is known of freed rows: they end at operators of this view, and of others."""
@@ -221,7 +226,25 @@ class StateCopy:
         location = table.location
         if location.relation.name != relation.name or not location.kept().keys() >= set(names):
             return False
-        own = {n for n, name in self._scans.items() if name == relation.name}
+        own = self._own_scans(relation)
         if table.state.freed.is_complete:
             return not own.isdisjoint(table.scans)
         return own <= table.scans.keys()
+
+
+def _in_parts(relation: Relation) -> TidemarkError:
+    return TidemarkError(
+        "view.rows_in_parts",
+        f'the rows of "{relation.name}" are stored in parts, each shared with another view',
+        hint="rebuild the view, and request this again",
+    )
+
+
+def _not_stored(relation: Relation) -> TidemarkError:
+    return TidemarkError(
+        "view.rows_not_stored",
+        f'the rows of "{relation.name}" are not stored for this view',
+        detail="the table has REPLICA IDENTITY FULL, and no cluster was configured when the view"
+        " was built",
+        hint="rebuild the view, and request this again",
+    )

@@ -266,7 +266,8 @@ class ServiceFactory:
         while_waiting: called now and then while an epoch takes long. The rest as for `Engine`.
         """
         if not is_spark_group(self.settings.group):
-            return Engine(store, *parts, **more)
+            # A view can move to a cluster only together with the rows of its tables.
+            return Engine(store, *parts, keeps_rows=bool(self.settings.spark), **more)
         from service.engine.bucket_engine import BucketEngine
 
         buckets = bucket_views(store, self.settings, self._spark_session(), while_waiting)

@@ -15,7 +15,13 @@ import numpy as np
 from dataflow.collect import ErrorRows
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import Evaluator
-from dataflow.operators.base import ErrorCollector, Operator, parts_of, skip_consolidation
+from dataflow.operators.base import (
+    ErrorCollector,
+    Operator,
+    parts_of,
+    skip_consolidation,
+    stored_rows,
+)
 from storage.memory import MemoryStore
 from storage.store import Store
 from tests.harness.oracle import exact
@@ -41,7 +47,8 @@ class Twin:
 
     def __init__(self, make: Make, evaluator: Evaluator) -> None:
         self.store = MemoryStore()
-        self.operator = make(self.store, evaluator, ErrorRows())
+        self.errors = ErrorRows()
+        self.operator = make(self.store, evaluator, self.errors)
 
     def step(self, *inputs: Delta) -> Counter:
         """What a step gives, as a multiset."""
@@ -53,6 +60,18 @@ class Twin:
         if make_parts is None:
             return [self.operator.step(*inputs)]
         return list(make_parts(*inputs, max_rows=_SMALL_PARTS))
+
+    def clear(self, side: int, empty: Sequence[Delta]) -> Counter:
+        """What the retraction of all that is stored of an input gives."""
+        outputs = []
+        for rows in stored_rows(self.operator, side):
+            assert is_consolidated(rows) and (rows.weights > 0).all(), "stores no multiset"
+            for row in range(len(rows)):
+                inputs = list(empty)
+                inputs[side] = rows.slice(row, row + 1).negate()
+                outputs.append(self.operator.step(*inputs))
+        assert not list(stored_rows(self.operator, side)), "stores rows after their retraction"
+        return summed(outputs)
 
 
 class Checked:
@@ -68,6 +87,7 @@ class Checked:
         self._again, self._in_two, self._in_parts = (Twin(make, evaluator) for _ in range(3))
         self._unconsolidated, self._skipping = Twin(make, evaluator), Twin(make, evaluator)
         skip_consolidation(self._skipping.operator, is_unconsolidated=True)
+        self._so_far: list[Delta] = []
 
     def _check_shape(self) -> None:
         traits = self.traits
@@ -99,6 +119,7 @@ class Checked:
         assert self._again.step(*inputs) == found, "is not deterministic"
         self._check_traits(inputs, found)
         self._check_in_parts(inputs, found)
+        self._check_clearable(inputs)
         return out
 
     def _check_in_parts(self, inputs: Sequence[Delta], found: Counter) -> None:
@@ -108,6 +129,19 @@ class Checked:
         parts = self._in_parts.parts(*inputs)
         assert all(map(is_consolidated, parts)), "a part is not consolidated"
         assert summed(parts) == found, "parts do not add up to the whole"
+
+    def _check_clearable(self, inputs: Sequence[Delta]) -> None:
+        before = self._so_far or [delta.slice(0, 0) for delta in inputs]
+        pairs = zip(before, inputs, strict=True)
+        self._so_far = [Delta.concat(pair).consolidate() for pair in pairs]
+        empty = [delta.slice(0, 0) for delta in inputs]
+        for side in self.traits.clearable:
+            cleared, without = (Twin(self._make, self._evaluator) for _ in range(2))
+            found = added(cleared.step(*self._so_far), cleared.clear(side, empty))
+            rest = [empty[i] if i == side else rows for i, rows in enumerate(self._so_far)]
+            assert found == without.step(*rest), f"input {side} is not cleared"
+            errors = [summed([twin.errors.take()]) for twin in (cleared, without)]
+            assert errors[0] == errors[1], f"input {side} leaves error rows"
 
     def _check_traits(self, inputs: Sequence[Delta], found: Counter) -> None:
         traits = self.traits

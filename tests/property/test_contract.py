@@ -12,7 +12,7 @@ import importlib
 import os
 import pkgutil
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any, cast
 
@@ -211,6 +211,9 @@ def test_every_operator_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) -> N
         k.__name__ for k, all in traits.items() if any(t.accepts_unconsolidated for t in all)
     }
     assert accepting == {"FilterOperator", "ProjectOperator", "AggregateOperator"}
+    clearing = {k.__name__ for k, all in traits.items() if any(t.clearable for t in all)}
+    joins = {"JoinOperator", "OuterJoinOperator", "SemiJoinOperator", "ResidualSemiJoinOperator"}
+    assert clearing == joins
 
 
 def _depends_on_history(kind: Any) -> bool:
@@ -348,6 +351,25 @@ def test_a_breach_is_reported_by_the_name_of_its_operator(
     title = _AT_FAULT[name].removesuffix("Operator").lower()
     assert re.fullmatch(rf'operator "\d+.{title}" .*', raised.value.what)
     assert words in raised.value.detail
+
+
+class _Lossy(Broken):
+    """A join that has lost a row of its left input when all are asked for."""
+
+    def stored_rows(self, side: int) -> Iterator[Delta]:
+        for rows in self._within.stored_rows(side):
+            yield rows if side else rows.slice(1, len(rows))
+
+
+def test_an_input_that_is_not_cleared_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lossy(operator: Operator) -> Operator:
+        is_join = type(operator).__name__ == "JoinOperator"
+        return cast(Operator, _Lossy(operator, None, _same)) if is_join else operator
+
+    with pytest.raises(ViewError) as raised:
+        for seed in range(20):
+            _run(seed, "join", Wrapping(lossy), monkeypatch)
+    assert "input 0 is not cleared" in raised.value.detail
 
 
 def test_a_missing_row_is_reported_by_its_operator() -> None:

@@ -42,7 +42,7 @@ from tests.unit.service.test_expiry import FULL, KEYED, Row, Scene, event
 
 
 def local_engine(store: Store, _: Path) -> Engine:
-    return Engine(store, NoEvaluator(), SOURCE)
+    return Engine(store, NoEvaluator(), SOURCE, keeps_rows=True)
 
 
 def bucket_engine(store: Store, folder: Path) -> Engine:
@@ -156,7 +156,7 @@ def test_epochs_that_sinks_lack_go_along(epoch_bytes: int, tmp_path: Path) -> No
     """Those after the one that all sinks have, with the rows of this view alone."""
 
     def make(store: Store, _: Path) -> Engine:
-        return Engine(store, NoEvaluator(), SOURCE, epoch_bytes)
+        return Engine(store, NoEvaluator(), SOURCE, epoch_bytes, keeps_rows=True)
 
     model = Model(3)
     group, other = Group(tmp_path / "a", make), Group(tmp_path / "b", local_engine)

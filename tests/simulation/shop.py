@@ -64,6 +64,11 @@ QUERIES = (
     " public.entries e ON ((a.id = e.account)))",
     " SELECT max(id) AS newest, min(amount) AS least FROM public.entries",
     " SELECT tag, count(n) AS known, max(n) AS most FROM public.tags GROUP BY tag",
+    # Where all views of a table are like these, its rows are not stored.
+    " SELECT t.tag, count(*) AS accounts, sum(a.balance) AS total FROM (public.tags t JOIN"
+    " public.accounts a ON ((a.id = t.n))) GROUP BY t.tag",
+    " SELECT a.id, a.owner, t.tag FROM (public.accounts a LEFT JOIN public.tags t ON"
+    " ((t.n = a.id)))",
 )
 # Over the view called {0}, which has the columns of the first query.
 NESTED = (

@@ -13,7 +13,7 @@ from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.chunking import EVERY_ROW, whole
 from dataflow.operators.groups import split_nulls
 from dataflow.operators.joins.interval_pairs import pair_state
-from dataflow.operators.joins.pairs import LEFT, RIGHT, Pairs
+from dataflow.operators.joins.pairs import LEFT, RIGHT, Pairs, clearable_inputs
 from dataflow.plan.nodes import Join
 
 
@@ -25,10 +25,10 @@ class JoinOperator:
     NULL: equals nothing; such rows are dropped on arrival.
     """
 
-    traits = Traits(emits_parts=True)
-
     def __init__(self, plan: Join, context: Context) -> None:
         self._state = pair_state(plan, context)
+        self.traits = Traits(emits_parts=True, clearable=clearable_inputs(plan, ()))
+        self.stored_rows = self._state.stored_rows
         self._kinds = kinds_of(plan.fields)
 
     def step(self, left: Delta, right: Delta) -> Delta:

@@ -14,7 +14,7 @@ from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.chunking import EVERY_ROW, in_chunks, whole
 from dataflow.operators.groups import split_nulls
 from dataflow.operators.joins.interval_pairs import pair_state
-from dataflow.operators.joins.pairs import LEFT, RIGHT
+from dataflow.operators.joins.pairs import LEFT, RIGHT, clearable_inputs
 from dataflow.operators.joins.unmatched import KeyTurns, row_turns, stored_turns
 from dataflow.plan.nodes import Join
 
@@ -31,11 +31,12 @@ class OuterJoinOperator:
     padded at once and not stored. A pair whose residual fails is no match.
     """
 
-    traits = Traits(emits_parts=True)
-
     def __init__(self, plan: Join, context: Context) -> None:
         self._state = pair_state(plan, context)
         self._preserved = _PRESERVED[plan.kind]
+        clearable = clearable_inputs(plan, with_nulls=self._preserved)
+        self.traits = Traits(emits_parts=True, clearable=clearable)
+        self.stored_rows = self._state.stored_rows
         self._kinds = (kinds_of(plan.left.fields), kinds_of(plan.right.fields))
         self._turns: dict[int, KeyTurns] = {}
         if not self._state.has_residual:

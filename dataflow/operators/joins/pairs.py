@@ -6,7 +6,7 @@ left input (dL x R_old + L_new x dR). Rows with a NULL key are excluded by the c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,29 @@ from dataflow.plan.nodes import Join, SemiJoin
 from storage.store import Arrangement
 
 LEFT, RIGHT = 0, 1
+
+
+def clearable_inputs(plan: Join | SemiJoin, with_nulls: Collection[int]) -> tuple[int, ...]:
+    """Return the inputs of which every row that has an effect is stored: `Traits.clearable`.
+
+    with_nulls: the inputs whose rows with a NULL key have an effect, although they are not stored.
+    """
+    if plan.bounds is not None:
+        return ()
+    sides = ((plan.left, plan.left_keys), (plan.right, plan.right_keys))
+    return tuple(
+        side
+        for side, (rows, keys) in enumerate(sides)
+        if side not in with_nulls
+        or not any(rows.fields[c].is_nullable for c in plain_columns(keys))
+    )
+
+
+def all_of(rows: Arrangement) -> Iterator[Delta]:
+    """Yield the rows of an arrangement for `Clearable.stored_rows`."""
+    yield from rows.scan()
+    # Each has been retracted; this removes what that has left.
+    rows.clear()
 
 
 @dataclass(frozen=True)
@@ -81,6 +104,10 @@ class PairState:
         """Apply the delta of one input to the state."""
         raise NotImplementedError
 
+    def stored_rows(self, side: int) -> Iterator[Delta]:
+        """See `dataflow.operators.base.Clearable`."""
+        raise NotImplementedError
+
     def meet(
         self, side: int, delta: Delta, max_rows: int, *, is_collecting: bool = True
     ) -> Iterator[Pairs]:
@@ -132,6 +159,10 @@ class JoinState(PairState):
         """See PairState."""
         if len(delta):
             self._stored[side].apply(delta)
+
+    def stored_rows(self, side: int) -> Iterator[Delta]:
+        """See PairState."""
+        yield from all_of(self._stored[side])
 
     def meet(
         self, side: int, delta: Delta, max_rows: int, *, is_collecting: bool = True

@@ -9,14 +9,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dataflow.delta import Delta
+from dataflow.delta import Column, Delta
 from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.chunking import EVERY_ROW, in_chunks, whole
 from dataflow.operators.groups import columns_at, plain_columns, split_nulls
 from dataflow.operators.joins.interval_pairs import pair_state
-from dataflow.operators.joins.pairs import LEFT, RIGHT
+from dataflow.operators.joins.pairs import LEFT, RIGHT, all_of, clearable_inputs
 from dataflow.operators.joins.unmatched import KeyTurns, row_turns
 from dataflow.plan.nodes import SemiJoin
+
+
+def _clearable_inputs(plan: SemiJoin) -> tuple[int, ...]:
+    """An anti join passes left rows with a NULL key, and does not store them."""
+    return clearable_inputs(plan, with_nulls=(LEFT,) if plan.kind == "anti" else ())
 
 
 class SemiJoinOperator:
@@ -27,12 +32,14 @@ class SemiJoinOperator:
     NULL: equals nothing: a left row with a NULL key never passes semi and always passes anti.
     """
 
-    traits = Traits(emits_parts=True, needs_evaluator=False)
-
     def __init__(self, plan: SemiJoin, context: Context) -> None:
         self._is_anti = plan.kind == "anti"
+        self.traits = Traits(
+            emits_parts=True, needs_evaluator=False, clearable=_clearable_inputs(plan)
+        )
         self._keys = (plain_columns(plan.left_keys), plain_columns(plan.right_keys))
         self._left_kinds, right = kinds_of(plan.left.fields), kinds_of(plan.right.fields)
+        self._right_kinds = right
         self._left = context.arrange("left", self._left_kinds, self._keys[LEFT])
         key_kinds = "".join(right[i] for i in self._keys[RIGHT])
         self._counts = context.arrange_sums("right counts", key_kinds, 1)
@@ -76,6 +83,18 @@ class SemiJoinOperator:
             signs = turns[chosen][index] if self._is_anti else -turns[chosen][index]
             yield rows.weighted(rows.weights * signs)
 
+    def stored_rows(self, side: int) -> Iterator[Delta]:
+        """See Clearable. Of the right rows only the keys have an effect."""
+        if side == LEFT:
+            yield from all_of(self._left)
+            return
+        for keys, counts in self._counts.scan():
+            columns = [Column.nulls(kind, counts.shape[1]) for kind in self._right_kinds]
+            for position, key in zip(self._keys[RIGHT], keys, strict=True):
+                columns[position] = key
+            yield Delta(columns, counts[0])
+        self._counts.clear()
+
 
 class ResidualSemiJoinOperator:
     """Group: with a residual, left rows that a changed right row pairs with are re-evaluated.
@@ -86,12 +105,12 @@ class ResidualSemiJoinOperator:
     NULL: as in SemiJoinOperator; a residual that is NULL or fails is no match.
     """
 
-    traits = Traits(emits_parts=True)
-
     def __init__(self, plan: SemiJoin, context: Context) -> None:
         self._is_anti = plan.kind == "anti"
         self._left_kinds = kinds_of(plan.left.fields)
         self._state = pair_state(plan, context)
+        self.traits = Traits(emits_parts=True, clearable=_clearable_inputs(plan))
+        self.stored_rows = self._state.stored_rows
 
     def step(self, left: Delta, right: Delta) -> Delta:
         """Return the change of the left rows that pass."""

@@ -64,13 +64,20 @@ def is_keyed(relation: Relation) -> bool:
     return bool(relation.key) and not relation.is_full
 
 
+def arrives_whole(relation: Relation) -> bool:
+    """Return whether old rows arrive whole, so that stored ones are read only at TRUNCATE."""
+    return not (is_keyed(relation) or relation.is_append)
+
+
 class TableState:
     """The needed columns of one relation.
 
     dead: names of columns that are no longer needed or reported; NULL in new rows. freed: what is
-    known of freed rows, by default what the store has. Raise SourceError source.no_old_value when a
+    known of freed rows, by default what the store has. is_stored: False if the rows are not stored
+    (see `arrives_whole`): readers then retract all rows by themselves when the table is
+    truncated, and refuse the removal of a missing one. Raise SourceError source.no_old_value when a
     value was not sent and no stored row has it. State: the rows by primary key; with REPLICA
-    IDENTITY FULL by the whole row, read only when the table is truncated. No state for an
+    IDENTITY FULL by the whole row, read only when the table is truncated, or none. No state for an
     append-only relation. Cost: O(changes), one lookup for each row that is updated or deleted.
     NULL: carried through; never in a primary key.
     """
@@ -84,6 +91,7 @@ class TableState:
         dead: Collection[str] = (),
         *,
         freed: FreedRows | None = None,
+        is_stored: bool = True,
     ) -> None:
         self._relation = relation
         # Dead letters of rejected rows; the reader clears it.
@@ -98,10 +106,11 @@ class TableState:
         self._sent, self._positions = relation, self._find_positions(relation)
         self._has_unique_rows = bool(relation.key) and set(relation.key) <= set(columns)
         self.freed = freed or FreedRows(store, prefix_of(spec))
-        if relation.is_append:
+        self._multiset: Arrangement | NarrowedRows | NoRows = NoRows()
+        self._is_stored = is_stored and not relation.is_append
+        if not self._is_stored:
             return
-        self._rows = store.arrange(spec)
-        self._multiset: Arrangement | NarrowedRows = self._rows
+        self._multiset = self._rows = store.arrange(spec)
         if dead and not self._is_keyed:
             since = SumsSpec(prefix_of(spec) + "since", spec.kinds, 1)
             positions = [i for i, name in enumerate(self._names) if name in self._dead]
@@ -109,12 +118,12 @@ class TableState:
 
     def load(self, delta: Delta) -> None:
         """Load snapshot rows of exactly the needed columns into the state."""
-        if len(delta) and not self._relation.is_append:
+        if len(delta):
             self._multiset.apply(delta)
 
     def row_count(self) -> int:
         """Return an estimate of the number of distinct stored rows."""
-        return 0 if self._relation.is_append else self._multiset.row_count()
+        return self._multiset.row_count()
 
     def rows(self) -> Iterator[Delta]:
         """Yield all rows, dead columns NULL, in chunks that add up to them: additions first."""
@@ -135,7 +144,7 @@ class TableState:
     @property
     def can_free(self) -> bool:
         """Return whether `free` frees rows, where readers permit."""
-        return not self._relation.is_append and self._multiset is self._rows
+        return self._is_stored and self._multiset is self._rows
 
     def free(self, is_unseen: Callable[[Delta], np.ndarray], max_rows: int) -> bool:
         """Free the rows that no reader can see any more, of about max_rows that are examined next.
@@ -512,6 +521,24 @@ class UncountedRows(FreedRows):
         """Do nothing: the other buckets would have to know."""
 
 
+class NoRows:
+    """The rows of a table that are not stored: nothing is known of them. No state."""
+
+    def apply(self, delta: Delta) -> None:
+        """Do nothing."""
+
+    def scan(self) -> Iterator[Delta]:
+        """Yield nothing."""
+        return iter(())
+
+    def clear(self) -> None:
+        """Do nothing."""
+
+    def row_count(self) -> int:
+        """Return 0."""
+        return 0
+
+
 class NarrowedRows:
     """The rows of a table without key, once the source no longer reports some of its columns.
 
@@ -536,11 +563,11 @@ class NarrowedRows:
     def scan(self) -> Iterator[Delta]:
         """Yield all rows, dead columns NULL, in chunks that add up to them.
 
-        The changes since come first, so that a reader that retracts chunk by chunk never retracts a
-        row more often than it exists.
+        The changes since come first, removals before additions, so that a reader that retracts row
+        by row never retracts one more often than it exists.
         """
-        for keys, sums in self._since.scan():
-            yield Delta(keys, sums[0])
+        yield from self._changes(-1)
+        yield from self._changes(1)
         for chunk in self._whole.scan():
             yield self._without_dead(chunk).consolidate()
 
@@ -548,8 +575,20 @@ class NarrowedRows:
         """Yield all rows like `scan`, so that a reader that adds them up is never below zero."""
         for chunk in self._whole.scan():
             yield self._without_dead(chunk).consolidate()
+        yield from self._changes(1)
+        yield from self._changes(-1)
+
+    def _changes(self, sign: int) -> Iterator[Delta]:
+        """Yield the changes since whose weights have this sign.
+
+        They may have been reported with different columns: an addition with a column that is dead
+        by now, and the removal of the row without it.
+        """
         for keys, sums in self._since.scan():
-            yield Delta(keys, sums[0])
+            rows = Delta(keys, sums[0])
+            rows = self._without_dead(rows.filter(np.sign(rows.weights) == sign))
+            if len(rows):
+                yield rows.consolidate()
 
     def clear(self) -> None:
         """Remove every row."""

@@ -119,7 +119,7 @@ _VIEWS = (
     _type("view.computed", ComputedView, "identity name digest is_named"),
     _type("state.layout", StateLayout, "homes=locations tables"),
     _type("state.home", StateLocation, "scope name"),
-    _type("state.table_home", TableLocation, "scope relation columns dead"),
+    _type("state.table_home", TableLocation, "scope relation columns dead is_stored"),
 )
 _SOURCE_TABLES = (
     _type("source.known_table", KnownTable, "facts shapes until"),

@@ -119,6 +119,37 @@ def test_random_histories(relation: Relation, seed: int) -> None:
         assert not any(weight < 0 for weight in total.values())
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_columns_die_one_after_the_other(seed: int) -> None:
+    """Whatever of a row its changes still have, its retraction never comes too early."""
+    stream, store, random = Stream(FULL, seed), MemoryStore(), Random(seed)
+    dead: list[str] = []
+    for _ in range(4):
+        table = TableState(FULL, COLUMNS, store, "v", dead)
+        for _ in range(30):
+            stream.change()
+        # Only the key is never dead; those that are dead are no longer sent.
+        changes = stream.take()
+        columns = [
+            Column.nulls(f.type.physical, len(changes)) if f.name in dead else column
+            for f, column in zip(FIELDS, changes.columns, strict=True)
+        ]
+        unchanged = {} if "payload" in dead else changes.unchanged
+        table.resolve(Changes(FULL, changes.kinds, tuple(columns), unchanged))
+        alive = [name for name in ("payload", "n") if name not in dead]
+        dead += random.sample(alive, random.randint(0, 1)) if alive else []
+    table = TableState(FULL, COLUMNS, store, "v", dead)
+    present = Counter(stream.rows.keys())
+    for rows, sign in ((table.rows(), 1), (table.emptied(), -1)):
+        found = Counter() if sign > 0 else Counter(present)
+        for delta in rows:
+            # Each row by itself, as the key that it is for readers.
+            for (_, key, _), weight in sorted(delta.rows(), key=lambda row: row[1]):
+                found[key] += weight
+                assert found[key] >= 0
+        assert +found == (present if sign > 0 else Counter())
+
+
 def _changes(letters: str, keys: list[int]) -> Changes:
     columns = tuple(
         Column.of(f.type.physical, keys if i == 1 else [None] * len(keys))

@@ -163,6 +163,43 @@ def test_lookup_of_nothing_and_in_nothing(stores):
     assert list(arrangement.scan()) == []
 
 
+@pytest.mark.parametrize("key", [(0,), (1,), ()], ids=["one key", "keys", "no key"])
+def test_rows_are_removed_while_they_are_scanned(stores, key):
+    """Each chunk as soon as it has been yielded, in parts, while the store is relieved."""
+    rng = random.Random(len(key))
+    store = stores.open()
+    arrangement, other = (store.arrange(ArrangementSpec(n, "iis", key)) for n in ("a", "b"))
+    sums = store.arrange_sums(SumsSpec("s", "ii"[: len(key)], 1))
+    kept, totals = Counter(), Counter()
+    for _ in range(8):
+        changes = [((7, rng.randrange(400), b"x"), rng.randint(1, 3)) for _ in range(120)]
+        kept.update(dict(changes))
+        totals.update(Counter(key_of(row, key) for row, _ in changes))
+        for rows in (arrangement, other):
+            rows.apply(delta_of("iis", list(dict(changes).items())))
+    vectors = np.array([list(totals.values())], np.int64)
+    sums.add(columns_of("ii"[: len(key)], list(totals)), vectors)
+    if stores.is_durable():
+        store.commit()
+    scanned = []
+    for delta in arrangement.scan():
+        scanned += delta.rows()
+        middle = len(delta) // 2
+        for part in (delta.slice(0, middle), delta.slice(middle, len(delta))):
+            arrangement.apply(part.negate())
+            other.apply(part)
+            store.relieve()
+    assert len(scanned) == len(kept) and Counter(dict(scanned)) == kept
+    assert list(arrangement.scan()) == []
+    check_scan(other, Counter({row: 2 * weight for row, weight in kept.items()}))
+    found = 0
+    for columns, part in sums.scan():
+        found += int(part.sum())
+        sums.add(columns, -part)
+        store.relieve()
+    assert found == totals.total() and list(sums.scan()) == []
+
+
 def test_many_rows_under_one_key(stores):
     """A key that spans many pages, in many runs, retracted bit by bit."""
     arrangement = stores.open().arrange(ArrangementSpec("hot", "ii", (0,)))

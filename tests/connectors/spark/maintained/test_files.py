@@ -40,6 +40,7 @@ MANIFEST = Manifest(
     {"pg": 12},
     logs=[[1, 0, 2, "log/7/x"]],
     answered=[65_536],
+    outs=["out/7-y"],
     bases={"0-1": ["base/0-1/5-x/base"]},
     spread=SPREAD,
 )
@@ -75,12 +76,13 @@ def test_changed_bytes_are_refused() -> None:
 
 
 def test_documents_of_earlier_versions_are_read(monkeypatch) -> None:
-    content = INPUT.encode(b"payload")
-    monkeypatch.setattr(files, "_VERSION", 2)
-    earlier = INPUT.encode(b"payload")
-    monkeypatch.setattr(files, "_VERSION", 3)
-    assert earlier != content
-    assert EpochInput.decode(earlier) == EpochInput.decode(content) == (INPUT, b"payload")
+    content, newest = INPUT.encode(b"payload"), files._VERSION
+    for version in range(1, newest):
+        monkeypatch.setattr(files, "_VERSION", version)
+        earlier = INPUT.encode(b"payload")
+        monkeypatch.setattr(files, "_VERSION", newest)
+        assert earlier != content
+        assert EpochInput.decode(earlier) == EpochInput.decode(content) == (INPUT, b"payload")
 
 
 def test_unknown_fields_are_refused_and_missing_ones_have_defaults(monkeypatch) -> None:
