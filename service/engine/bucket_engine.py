@@ -8,8 +8,8 @@ the sink sees it; `recover` closes the gap after a kill.
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from dataflow.shared import StateLocation
 from dataflow.sharing import TABLE, NodeFigures
 from dataflow.sql.lower.lowering import title_of
 from service.engine.bucket_due import BucketDueSearch
-from service.engine.bucket_views import BucketViews, FixedEpoch
+from service.engine.bucket_views import BucketViews, FixedEpoch, LargeBatch
 from service.engine.definition import View, ViewDefinition
 from service.engine.engine import Engine
 from service.engine.epoch_buffer import EpochBuffer, named
@@ -174,7 +174,8 @@ class BucketEngine(Engine):
                     raise InvariantError("state.buckets", f"epoch {number} after {self.epoch}")
                 self.positions.restore(fixed.progress, fixed.source, fixed.notes)
                 buffered = self.gather()
-                rejected = self._take(definition, committed, buffered)
+                found = self._take(definition, committed, buffered)
+                rejected = Delta.concat(found) if found else None
                 time_us = fixed.commit_time_us
                 epoch = self._buffered_epoch(buffered, rejected, commit_time_us=time_us)
                 self.commit(epoch, written=written, sync=True)
@@ -188,46 +189,28 @@ class BucketEngine(Engine):
         assert self.positions.progress is not None
         fixed = FixedEpoch.of(self.positions.progress, batch)
         rejected = [] if batch.rejected is None else [batch.rejected]
-        for name, definition in self.views.items():
-            read = {relation.name for relation in definition.relations()}
-            own, stored = self._input(definition.identity, batch, read)
-            if not own and stored is None:
+        given = {name: _Given(d, self._buckets, self._sync) for name, d in self.views.items()}
+        # To the end, whoever reads it: views that are being built get what passes here.
+        for chunk in batch.chunks():
+            for name in given.keys() - failures.keys():
+                with _noted(name, failures):
+                    given[name].add(chunk)
+        for name in given.keys() - failures.keys():
+            own, definition = given[name], self.views[name]
+            if not own.is_any and batch.stored is None:
                 continue
-            clocks = {relation.name for relation in definition.relations() if relation.is_single}
-            is_changed = any(change.relation.name not in clocks for change in own)
-            self._changes += is_changed or stored is not None
+            self._changes += not own.is_clock or batch.stored is not None
             self._sync()
-            try:
-                committed = self._buckets.step(definition.identity, fixed, own, stored)
-                found = self._take(definition, committed, buffered)
-            except Exception as error:
-                failure = view_error("buckets", error)
-                if failure is None:
-                    raise
-                failure.relation = name
-                failures[name] = failure
-                continue
-            rejected += [] if found is None else [found]
+            with _noted(name, failures):
+                stored = own.stored() or batch.stored
+                committed = self._buckets.step(definition.identity, fixed, own.held, stored)
+                rejected += self._take(definition, committed, buffered)
         self._refuse(failures, buffered)
         return self._buffered_epoch(
             buffered,
             Delta.concat(rejected) if rejected else None,
             commit_time_us=batch.commit_time_us,
         )
-
-    def _input(
-        self, identity: str, batch: SourceBatch, read: Collection[RelationName]
-    ) -> tuple[list[Changes], StoredInput | None]:
-        """Return the changes of a view's relations, or where they are if those are too many."""
-        own = ([c for c in part if len(c) and c.relation.name in read] for part in batch.chunks())
-        held, rows = list[Changes](), 0
-        for changes in own:
-            held += changes
-            rows += sum(map(len, changes))
-            if rows > self._buckets.held_rows:
-                self._sync()
-                return [], self._buckets.store(identity, itertools.chain([held], own))
-        return held, batch.stored
 
     def _sync(self) -> None:
         """Put what is committed on disk, before the driver moves on."""
@@ -237,7 +220,7 @@ class BucketEngine(Engine):
 
     def _take(
         self, definition: ViewDefinition, committed: CommittedEpoch, buffered: EpochBuffer
-    ) -> Delta | None:
+    ) -> list[Delta]:
         """Put the rows of a committed epoch into the open one; return rejected records."""
         rejected = []
         for part in committed.parts():
@@ -250,7 +233,7 @@ class BucketEngine(Engine):
             if len(part.rejected):
                 rejected.append(part.rejected)
         self._buckets.keep(definition.identity, committed)
-        return Delta.concat(rejected).consolidate() if rejected else None
+        return rejected
 
     def commit(self, epoch: SinkEpoch | None, *, written: int, sync: bool = False) -> None:
         """See Engine; then files of removed views are deleted."""
@@ -298,6 +281,59 @@ class BucketEngine(Engine):
                     is_read = f"{node.detail}, read by {reader}" if reader else node.detail
                     found.append(replace(node, detail=is_read))
         return found
+
+
+class _Given:
+    """What a batch changes of the relations of one view; too much for memory is stored.
+
+    sync: called before the driver may move on.
+    """
+
+    def __init__(
+        self, definition: ViewDefinition, buckets: BucketViews, sync: Callable[[], None]
+    ) -> None:
+        relations = definition.relations()
+        self._read = {relation.name for relation in relations}
+        self._clocks = {relation.name for relation in relations if relation.is_single}
+        self._identity = definition.identity
+        self._buckets = buckets
+        self._sync = sync
+        self._large: LargeBatch | None = None
+        self._rows = 0
+        self.held: list[Changes] = []
+        self.is_any = False
+        # Whether all of it is of clocks.
+        self.is_clock = True
+
+    def add(self, chunk: Sequence[Changes]) -> None:
+        """Add a chunk. TemporaryError spark.storage, spark.late_read."""
+        own = [c for c in chunk if len(c) and c.relation.name in self._read]
+        self.is_any |= bool(own)
+        self.is_clock &= all(c.relation.name in self._clocks for c in own)
+        self._rows += sum(map(len, own))
+        self.held += own
+        if self._rows > self._buckets.held_rows:
+            self._sync()
+            self._large = self._large or self._buckets.large_batch(self._identity)
+            self._large.add(self.held)
+            self.held = []
+
+    def stored(self) -> StoredInput | None:
+        """Return where that is which is not held."""
+        return None if self._large is None else self._large.finish()
+
+
+@contextmanager
+def _noted(name: RelationName, failures: dict[RelationName, ViewError]) -> Iterator[None]:
+    """Note an error that only concerns a view."""
+    try:
+        yield
+    except Exception as error:
+        failure = view_error("buckets", error)
+        if failure is None:
+            raise
+        failure.relation = name
+        failures[name] = failure
 
 
 class EveryTick:

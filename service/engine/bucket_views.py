@@ -10,13 +10,12 @@ notes that were fixed with its input.
 from __future__ import annotations
 
 import base64
-import functools
 import json
 import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -256,16 +255,11 @@ class BucketViews:
         self._await(lambda: found.append(running.driver.read(planner, max_rows)))
         return found[0]
 
-    def store(self, identity: str, chunks: Iterable[Sequence[Changes]]) -> StoredInput | None:
-        """Store a batch for a view's next epoch; None if nothing of it concerns the view.
-
-        TemporaryError spark.storage, spark.late_read.
-        """
+    def large_batch(self, identity: str) -> LargeBatch:
+        """Return what stores a batch for a view's next epoch. TemporaryError spark.late_read."""
         running, made = self._running[identity], list[LargeInput]()
         self._await(lambda: made.append(running.driver.large_input()))
-        for chunk in chunks:
-            self._await(functools.partial(made[0].add, chunk))
-        return made[0].finish()
+        return LargeBatch(made[0], self._await)
 
     def step(
         self,
@@ -274,7 +268,7 @@ class BucketViews:
         changes: Sequence[Changes],
         stored: StoredInput | None = None,
     ) -> CommittedEpoch:
-        """Run an epoch, and commit it in the shared storage. stored: by `read` or `store`."""
+        """Run an epoch, and commit it in the shared storage. stored: by `read` or `large_batch`."""
         running = self._running[identity]
         if not running.is_started:
             raise InvariantError("state.buckets", "a view is stepped before it is recovered")
@@ -343,6 +337,26 @@ class BucketViews:
     def _save(self, running: _Running) -> None:
         record = json.dumps(running.record).encode()
         self._store.put(_RECORD + running.definition.identity, record)
+
+
+class LargeBatch:
+    """A LargeInput, while whose files are written the caller's thread shows that it is alive."""
+
+    def __init__(
+        self, stored: LargeInput, await_work: Callable[[Callable[[], object]], None]
+    ) -> None:
+        self._stored = stored
+        self._await = await_work
+
+    def add(self, changes: Sequence[Changes]) -> None:
+        """See LargeInput."""
+        self._await(lambda: self._stored.add(changes))
+
+    def finish(self) -> StoredInput | None:
+        """See LargeInput."""
+        found: list[StoredInput | None] = []
+        self._await(lambda: found.append(self._stored.finish()))
+        return found[0]
 
 
 class BucketCatchUp:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -190,9 +190,10 @@ class World:
         changes = self._sent[position - 1]
         batch = SourceBatch(position, changes, 1, sum(map(len, changes)))
         if self._sizes.random() < 0.4:
-            # Too large for the memory of the driver.
+            # Perhaps too large for the memory of the driver.
             batch.changes, batch.later = [], iter([[part] for part in changes])
         epoch = self.engine.step(batch)
+        assert batch.later is None or next(batch.later, None) is None
         if killed_at == "stepped":
             raise Killed
         assert self.engine.refused() == []
@@ -273,6 +274,28 @@ def test_an_engine_in_buckets_whatever_is_killed(
         world.engine.remove(counted.name)
         world.engine.commit(None, written=world.epoch)
         assert files_below(world.name) == []
+    finally:
+        world.close()
+
+
+def test_every_chunk_passes_for_views_that_are_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no view reads it yet: what is not read to its end, no build is given."""
+    world = World(tmp_path, 4, monkeypatch)
+    passed: list[list[Changes]] = []
+
+    def chunks() -> Iterator[list[Changes]]:
+        for part in world.model.changes(30):
+            yield [part]
+            passed.append([part])
+
+    try:
+        world.engine.positions.begin(SOURCE, 0)
+        for position in (1, 2):
+            before = len(passed)
+            world.engine.step(SourceBatch(position, [], 1, 30, later=chunks()))
+            assert len(passed) > before
     finally:
         world.close()
 
