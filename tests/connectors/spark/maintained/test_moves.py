@@ -115,7 +115,8 @@ def test_the_state_of_a_backfill_is_imported(seed: int) -> None:
         sink.rows, sink.errors = +rows, Counter(history.errors[4])
         sink.epoch, sink.position = 1, 4
         view, storage = history.view(f"imports-{seed}"), MemoryStorage(f"imports-{seed}")
-        limits = Limits(heavy_rows=1, growth=GrowthLimits(random.choice([100, 1 << 30])))
+        # Of 100 bytes there would be more buckets than a process may have open.
+        limits = Limits(heavy_rows=1, growth=GrowthLimits(random.choice([2_000, 1 << 30])))
         scheduler = InProcessScheduler(str(folder / "tasks"), random.randint(1, 4))
         driver = Driver(view, storage, scheduler, sink, buckets=random.randint(1, 4), limits=limits)
         state = backfilled(view, local.store, random.randint(1, 5), folder)
