@@ -31,6 +31,7 @@ from pyspark.sql import SparkSession
 from connectors import secrets
 from connectors.spark.java import check_java
 from connectors.spark.leftovers import log_option, new_directory, sweep, temporary_files_in
+from connectors.spark.master import is_connect, is_local
 from dataflow.errors import TidemarkError
 
 STOP_TIMEOUT_S = 20.0
@@ -41,7 +42,6 @@ _LOOPBACK = "127.0.0.1"
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
 DAEMON = "connectors.spark.daemon"
 _PACKAGES = ("connectors", "dataflow", "storage")
-CONNECT = "sc://"
 # Raised by calls on a lost session, in addition to the error of its job.
 GONE = (Py4JError, PySparkException, OSError)
 # A killed worker counts as one attempt of its task.
@@ -64,16 +64,6 @@ appender.file.fileName = {path}
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d{{HH:mm:ss.SSS}} %p %c: %m%n%ex
 """
-
-
-def is_local(master: str) -> bool:
-    """Return whether a master's tasks run on this machine."""
-    return master.startswith("local")
-
-
-def is_connect(master: str) -> bool:
-    """Return whether a master is a Spark Connect server."""
-    return master.startswith(CONNECT)
 
 
 class LazySession:

@@ -26,9 +26,8 @@ from dataflow.sql.rules.merge_projects import merge_projects
 from dataflow.sql.rules.prune_columns import prune_columns
 from service.engine.definition import ComputedView, ViewDefinition
 from service.factory.on_spark import plan_on_spark
-from service.factory.planning import plan_definition
+from service.factory.planning import plan_again
 from service.views.groups import is_own_group, is_spark_group
-from service.views.name_tracking import names_in
 
 if TYPE_CHECKING:
     from service.factory.service_factory import ServiceFactory
@@ -57,7 +56,8 @@ def with_views_computed(
     for name in parents:
         # A view that its readers' queries name is in the catalog: it cannot be dropped before them.
         row = by_name[name]
-        parent = _planned(row, factory, rows, sources)
+        parent = plan_again(row, factory, rows, sources)
+        parent = with_views_computed(parent, factory, rows, sources)
         why = why_not_computed(parent, definition)
         if why:
             raise _refusal(name, why)
@@ -134,26 +134,6 @@ def digest_of(row: ViewRow) -> str:
 
 def _digest(facts: Sequence[Any]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _planned(
-    row: ViewRow,
-    factory: ServiceFactory,
-    rows: Sequence[ViewRow],
-    sources: Sequence[SourceRow],
-) -> ViewDefinition:
-    found = plan_definition(
-        row.identity,
-        (row.schema, row.name),
-        row.query,
-        factory,
-        rows,
-        sources=sources,
-        requester=row.created_by,
-        names=names_in(row.plan),
-        options=row.options,
-    )
-    return with_views_computed(found, factory, rows, sources)
 
 
 def _refusal(name: RelationName, why: str) -> SqlError:

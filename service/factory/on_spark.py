@@ -15,6 +15,7 @@ from connectors.feed_source import BY_EXECUTORS, reader_of
 from connectors.postgres.catalog.catalog import SourceRow
 from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from connectors.shuffle_storage import url_below
+from connectors.spark.master import is_connect
 from dataflow.errors import InvariantError, SqlError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation
@@ -111,7 +112,6 @@ def check_on_spark(
     """
     from connectors.spark.java import check_java
     from connectors.spark.maintained.runtime import check_storage
-    from connectors.spark.session import is_connect
 
     if not settings.spark:
         raise TidemarkError(

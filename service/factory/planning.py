@@ -30,7 +30,7 @@ from service.engine.encoding.registered import decode, encode
 from service.engine.engine import ViewDefinition
 from service.ingest.declared_sources import relations_of
 from service.runtime.deep_stack import STORED, deeply
-from service.views.name_tracking import are_current, names_now, require_read, with_names
+from service.views.name_tracking import are_current, names_in, names_now, require_read, with_names
 
 if TYPE_CHECKING:
     from connectors.postgres.analysis.analyzer import PostgresAnalyzer
@@ -138,6 +138,29 @@ def plan_definition(
             raise too_deep(query) from error
         raise
     return definition
+
+
+def plan_again(
+    row: ViewRow,
+    factory: ServiceFactory,
+    rows: Iterable[ViewRow],
+    sources: Iterable[SourceRow],
+) -> ViewDefinition:
+    """Plan the query of a view in the catalog, for its creator and with its options.
+
+    rows, sources, errors: as of `plan_definition`.
+    """
+    return plan_definition(
+        row.identity,
+        (row.schema, row.name),
+        row.query,
+        factory,
+        rows,
+        sources=sources,
+        requester=row.created_by,
+        names=names_in(row.plan),
+        options=row.options,
+    )
 
 
 def _plan(

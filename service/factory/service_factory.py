@@ -31,6 +31,7 @@ from connectors.shuffle_storage import Exchange, open_exchange, url_below
 from connectors.sink import SinkTable
 from connectors.source import MAIN_SOURCE
 from connectors.spark.java import check_java
+from connectors.spark.master import is_connect
 from connectors.spark.result import BackfillResult
 from connectors.view_sink import ViewSink
 from dataflow.errors import TidemarkError
@@ -220,7 +221,7 @@ class ServiceFactory:
         """
         machine, spark = self._machine(), self._spark_target()
         found = choose(work, machine, spark, speeds)
-        if found.engine == SPARK and not (spark.is_running or spark.master.startswith("sc://")):
+        if found.engine == SPARK and not (spark.is_running or is_connect(spark.master)):
             spark = replace(spark, missing=self._without_java())
             found = choose(work, machine, spark, speeds)
         if requested != AUTO:

@@ -20,6 +20,7 @@ import httpx
 
 from connectors.postgres.analysis.readiness import Check
 from connectors.postgres.catalog.catalog import SourceRow
+from connectors.spark.master import is_connect
 from dataflow.errors import TidemarkError
 from service.api.exposure import check_port
 from service.engine import state_version
@@ -357,7 +358,7 @@ def _is_ours(settings: Settings) -> bool:
 def _java(settings: Settings) -> Finding:
     """Return the finding about Java, which only backfills by Spark need, except Spark Connect."""
     name = "java: for backfills by Spark"
-    if settings.backfill_master.startswith("sc://"):
+    if is_connect(settings.backfill_master):
         return Finding(name, "not needed with Spark Connect")
     found = _probe(name, _check_java)
     if found.problem is None:

@@ -24,7 +24,7 @@ from dataflow.sql.moving_now import texts_of_now
 from dataflow.sql.parse.flatten import flattened, relations_named
 from dataflow.types import UTC
 from service.factory.computed_views import planned_in_group
-from service.factory.planning import CLOCK, MOVING, TimeOptions, plan_definition, relation_of
+from service.factory.planning import CLOCK, MOVING, TimeOptions, plan_again, relation_of
 from service.factory.service_factory import ServiceFactory
 from service.ingest.declared_sources import relations_of
 from service.views.groups import group_of
@@ -232,18 +232,7 @@ def left_out(
         return []
     if len(errors) > _MAX_ERRORS:
         raise _unknown(row, f"it has more than {_MAX_ERRORS} error rows")
-    name = (row.schema, row.name)
-    definition = plan_definition(
-        row.identity,
-        name,
-        row.query,
-        factory,
-        rows,
-        sources=sources,
-        requester=row.created_by,
-        names=names_in(row.plan),
-        options=row.options,
-    )
+    definition = plan_again(row, factory, rows, sources)
     found: dict[Scan, list[str]] = {}
     late: set[Scan] = set()
     definition = planned_in_group(definition, factory, rows, sources, group_of(row))

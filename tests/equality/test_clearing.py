@@ -7,15 +7,12 @@ them, so that their rows are not stored; one more query of the engine may need t
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dataflow.plan.nodes import ViewPlan
-from storage.store import Store
 from tests.equality.history import History, opened_store, run_history
 from tests.harness.postgres import Database
 from tests.harness.schemas import SCHEMAS
@@ -60,16 +57,6 @@ class Joined(Together):
 
     stored = unstored = 0
 
-    def __init__(
-        self,
-        database: Database,
-        plans: Mapping[str, ViewPlan],
-        store: Store,
-        clock_us: int | None = None,
-    ) -> None:
-        Joined.stored = Joined.unstored = 0
-        super().__init__(database, plans, store, clock_us)
-
     def _step(self, batch: Any, number: int) -> None:
         for at in self._engine.dataflow.tables.locations:
             if at.relation.is_full:
@@ -86,6 +73,8 @@ def test_joins_of_truncated_tables_equal_their_queries(
 ) -> None:
     monkeypatch.setattr("tests.harness.changes.TRUNCATE_SHARE", 0.08)
     monkeypatch.setattr("service.engine.batch_sizer.FIRST_ROWS", 9)
+    monkeypatch.setattr(Joined, "stored", 0)
+    monkeypatch.setattr(Joined, "unstored", 0)
     shop = SCHEMAS["shop"]
     full = "".join(f"ALTER TABLE {table} REPLICA IDENTITY FULL;\n" for table in TABLES)
     truncates = (*shop.truncates, "customers, orders, order_lines", "order_lines")

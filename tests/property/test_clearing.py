@@ -35,7 +35,6 @@ from tests.harness.tiers import count
 from tests.property import plans, test_sharing
 
 ROUNDS = count("TIDEMARK_TEST_CLEARINGS", 8, 40)
-STEPS = 60
 TINY = Tuning(page_rows=4, memory_rows=12, fan=2, scan_pages=1)
 JOINS: list[Callable[[Random, Plan, Plan, Plan], Plan]] = [
     lambda r, a, b, c: _join(r, a, b),
@@ -57,6 +56,8 @@ def _join(random: Random, left: Plan, right: Plan) -> Plan:
 
 class Joins(test_sharing.Run):
     """One engine, and every view of it alone; counts truncations by whether rows are stored."""
+
+    steps = 60
 
     def __init__(self, seed: int, reopen: Callable[[Store | None], Store]) -> None:
         self.keeps_rows = False
@@ -167,8 +168,10 @@ def _table(name: str, random: Random) -> EmptiedTable:
     return table
 
 
-def rocks(folder: Path) -> Callable[[Store | None], Store]:
-    """Return what opens a new store of the folder, or the given one again."""
+def opener(sort: str, folder: Path) -> Callable[[Store | None], Store]:
+    """Return what opens a new store, or the given one again. folder: for stores on disk."""
+    if sort == "memory":
+        return lambda store: store or MemoryStore()
     numbers = iter(range(1_000_000))
 
     def reopen(store: Store | None) -> Store:
@@ -188,26 +191,12 @@ def test_views_without_the_rows_of_tables(
 ) -> None:
     monkeypatch.setattr("service.engine.batch_sizer.FIRST_ROWS", 3)
     monkeypatch.setattr("service.engine.batch_sizer.LEAST_ROWS", 1)
-    given = os.environ.get("TIDEMARK_SEED")
     rounds = ROUNDS if sort == "memory" else ROUNDS // 2
     stored = unstored = renewed = 0
-    for seed in [int(given)] if given else range(1, rounds + 1):
-        reopen = rocks(tmp_path / str(seed)) if sort == "rocks" else lambda s: s or MemoryStore()
-        run = Joins(seed, reopen)
-        try:
-            for _ in range(STEPS):
-                run.step()
-            for view in reversed(list(run.engine.views)):
-                run.engine.remove(view)
-            for build in list(run.builds):
-                run.forget(build)
-            run.store.commit()
-            assert run.store.names() == []
-        except Exception as error:
-            repeat = f"TIDEMARK_SEED={seed} pytest tests/property/test_clearing.py -k {sort}"
-            raise AssertionError(f"seed {seed}: {error}\n{repeat}") from error
-        finally:
-            run.store.close()
+    runs = (Joins(seed, opener(sort, tmp_path / str(seed))) for seed in test_sharing.seeds(rounds))
+    command = f"pytest tests/property/test_clearing.py -k {sort}"
+    for run in test_sharing.played(runs, command):
         stored, unstored = stored + run.stored, unstored + run.unstored
         renewed += run.renewed
-    assert given or (min(stored, unstored) > 3 * rounds and renewed)
+    is_one = "TIDEMARK_SEED" in os.environ
+    assert is_one or (min(stored, unstored) > 3 * rounds and renewed)

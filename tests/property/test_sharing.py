@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 from connectors.sink import SinkTable
 from connectors.source import SourceBatch
@@ -38,6 +39,8 @@ ROUNDS = count("TIDEMARK_SHARING_ROUNDS", 9, 18)
 STEPS = 40
 TINY = Tuning(page_rows=16, memory_rows=60, fan=2)
 SMALL_CASES = [name for name in CASES if name not in ("aggregate", "distinct", "top k")]
+
+Played = TypeVar("Played", bound="Run")
 
 
 @dataclass
@@ -80,7 +83,10 @@ def load(view: View, tables: Iterable[ReportedTable]) -> list[Delta]:
 class Run:
     """One engine, and every view of it alone."""
 
+    steps = STEPS
+
     def __init__(self, seed: int, reopen: Callable[[Store | None], Store]) -> None:
+        self.seed = seed
         self.random = Random(seed)
         self.reopen = reopen
         self.store = reopen(None)
@@ -271,11 +277,18 @@ def renamed(plan: Plan, number: int) -> Plan:
 
 
 def check(reopen: Callable[[Store | None], Store], name: str, seeds: Iterable[int]) -> int:
-    shared = 0
-    for seed in seeds:
-        run = Run(seed, reopen)
+    command = f"pytest tests/property/test_sharing.py -k {name}"
+    return sum(r.shared_most for r in played((Run(seed, reopen) for seed in seeds), command))
+
+
+def played(runs: Iterable[Played], command: str) -> Iterator[Played]:
+    """Play each run to its end, after which its store must be empty.
+
+    command: what repeats a seed.
+    """
+    for run in runs:
         try:
-            for _ in range(STEPS):
+            for _ in range(run.steps):
                 run.step()
             for view in reversed(list(run.engine.views)):
                 run.engine.remove(view)
@@ -284,12 +297,11 @@ def check(reopen: Callable[[Store | None], Store], name: str, seeds: Iterable[in
             run.store.commit()
             assert run.store.names() == []
         except Exception as error:
-            repeat = f"TIDEMARK_SEED={seed} pytest tests/property/test_sharing.py -k {name}"
-            raise AssertionError(f"seed {seed}: {error}\n{repeat}") from error
+            repeat = f"TIDEMARK_SEED={run.seed} {command}"
+            raise AssertionError(f"seed {run.seed}: {error}\n{repeat}") from error
         finally:
             run.store.close()
-        shared += run.shared_most
-    return shared
+        yield run
 
 
 def seeds(count: int) -> list[int]:

@@ -31,7 +31,8 @@ from connectors.spark.maintained.runtime import (
     storage_below,
 )
 from connectors.spark.maintained.scheduler import Scheduler
-from connectors.spark.session import LazySession, is_connect, is_local
+from connectors.spark.master import is_connect, is_local
+from connectors.spark.session import LazySession
 from dataflow.errors import TidemarkError, internal_error
 
 _PACKAGES = "spark.jars.packages"

@@ -18,7 +18,8 @@ from connectors.shuffle_storage import url_below
 from connectors.spark.maintained.connect_scheduler import ConnectScheduler
 from connectors.spark.maintained.scheduler import SessionScheduler
 from connectors.spark.maintained.spark_scheduler import SETTINGS, SparkScheduler
-from connectors.spark.session import LazySession, is_connect, is_local
+from connectors.spark.master import is_connect, is_local
+from connectors.spark.session import LazySession
 from dataflow.errors import TidemarkError
 
 _PACKAGES = Path(__file__).resolve().parent.parent.parent.parent

@@ -18,7 +18,8 @@ from connectors.objects.shared_storage import FolderStorage
 from connectors.spark.maintained.connect_scheduler import ConnectScheduler
 from connectors.spark.maintained.driver import Driver, Limits
 from connectors.spark.maintained.spark_scheduler import DAEMON, SETTINGS, SparkScheduler
-from connectors.spark.session import LazySession, is_connect
+from connectors.spark.master import is_connect
+from connectors.spark.session import LazySession
 from tests.connectors.spark.clusters import HOST, ROOT, connect_server, standalone
 from tests.property.test_buckets import CheckedSink, History
 
