@@ -300,6 +300,10 @@ class MemoryStore:
     def commit(self, *, sync: bool = False) -> None:
         """Do nothing: nothing is durable."""
 
+    def warm(self, pages: int) -> bool:
+        """Return False: everything is in memory."""
+        return False
+
     def merge_when_idle(self) -> bool:
         """Return False: there are no runs."""
         return False

@@ -37,10 +37,13 @@ class MergeMeter:
         self._fuel = fuel
         self._allowed = epoch_rows
         self._done = 0
+        # Rows that were applied in the open epoch.
+        self.applied_rows = 0
 
     def take_in(self, rows: int) -> None:
         """Count rows that were applied in the open epoch."""
         self._allowed += self._fuel * rows
+        self.applied_rows += rows
 
     def read(self, rows: int) -> None:
         """Count rows of pages that had to be read in the open epoch."""
@@ -61,6 +64,7 @@ class MergeMeter:
         self.worst_excess_rows = max(self.worst_excess_rows, self._done - self._allowed)
         self._allowed = self._epoch_rows
         self._done = 0
+        self.applied_rows = 0
 
 
 def choose_merge(sizes: Sequence[int], fan: int) -> tuple[int, int] | None:

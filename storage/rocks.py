@@ -47,8 +47,9 @@ FORMAT = b"tidemark 4"
 _FORMAT_KEY = b"f"
 _FILES = "unfinished"
 _UNSEARCHED_FAN = 4
-# A commit caches so many pages of what was ingested.
-_WARMED_PAGES = 64
+# A commit caches at most so many pages of what was ingested, and one for so many applied rows: a
+# small epoch does not wait for them.
+_WARMED_PAGES, _ROWS_A_PAGE = 64, 4
 _TUNING = Tuning(page_growth=4, fan_growth=4)
 _SPEC = b"a"
 _VALUE = b"v"
@@ -314,7 +315,7 @@ class RocksStore:
         self.relieve()
         for runs in list(self._pending):
             runs.work_for_reads()
-        self.warm(_WARMED_PAGES)
+        self.warm(min(_WARMED_PAGES, self.meter.applied_rows // _ROWS_A_PAGE))
         self.meter.end_epoch()
         failpoint("state.commit.before")
         self._writes.commit(sync=sync)
@@ -367,7 +368,7 @@ class RocksStore:
         """Cache up to so many pages of what was ingested last, while there is space; return whether
         there are more.
 
-        Each commit does a part of it, so that what a backfill has written is not read page by page
+        Large commits do a part of it, so that what a backfill has written is not read page by page
         when the first changes look for it.
         """
         while self._cold and pages > 0:

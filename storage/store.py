@@ -246,6 +246,13 @@ class Store(Protocol):
         """Wait until every commit so far is durable."""
         ...
 
+    def warm(self, pages: int) -> bool:
+        """Read into memory, while there is space, up to so many pages that no search has read yet.
+
+        Return False when none is left.
+        """
+        ...
+
     def merge_when_idle(self) -> bool:
         """Do in advance a little of what later searches would pay for; part of the open epoch.
 

@@ -29,7 +29,7 @@ from service.pipeline.catalog_turn import CatalogTurn
 from service.pipeline.epochs import Epochs
 from service.pipeline.external_snapshots import ExternalSnapshots
 from service.pipeline.followed_database import FollowedDatabase
-from service.pipeline.idle_merges import IdleMerges
+from service.pipeline.idle_work import IdleWork
 from service.pipeline.pipeline import Pipeline, SinkTurn, SourceTurn, Upkeep
 from service.pipeline.pipeline_report import PipelineReport
 from service.pipeline.reconciler import CatalogReconciler
@@ -323,7 +323,7 @@ class _Composition:
                 self._epochs,
                 self._subscriptions,
                 self._new_refusal(),
-                IdleMerges(self._store, self._epochs, self._runtime),
+                self._new_idle_work(),
             ),
             catalog=self._new_catalog_turn(),
             sink=self._new_sink_turn(),
@@ -331,6 +331,10 @@ class _Composition:
             runtime=self._runtime,
             close=self._close,
         )
+
+    def _new_idle_work(self) -> IdleWork:
+        parts = self._store, self._engine, self._epochs
+        return IdleWork(*parts, kernels.loading(), self._runtime)
 
     def _new_sink_turn(self) -> SinkTurn:
         return SinkTurn(

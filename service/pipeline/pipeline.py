@@ -14,7 +14,7 @@ from dataflow.errors import SourceError
 from service.engine.engine import Engine
 from service.pipeline.catalog_turn import CatalogTurn
 from service.pipeline.epochs import Epochs
-from service.pipeline.idle_merges import IdleMerges
+from service.pipeline.idle_work import IdleWork
 from service.pipeline.pipeline_report import PipelineReport
 from service.pipeline.reconciler import CatalogReconciler
 from service.pipeline.sink_mute import SinkMute
@@ -104,9 +104,9 @@ class SourceTurn:
         epochs: Epochs,
         subscriptions: SourceSubscriptions,
         refusal: SourceRefusal,
-        idle_merges: IdleMerges,
+        idle_work: IdleWork,
     ) -> None:
-        self._idle_merges = idle_merges
+        self._idle_work = idle_work
         self._intake = intake
         self._epochs = epochs
         self._subscriptions = subscriptions
@@ -116,9 +116,9 @@ class SourceTurn:
         """Step what arrives next; wait briefly if there is nothing."""
         batch = self._intake.poll()
         if batch is None:
-            self._idle_merges.run_if_due()
+            self._idle_work.step()
         else:
-            self._idle_merges.put_off()
+            self._idle_work.put_off()
             self._subscriptions.complete_failed(self._epochs.run(batch))
 
     def resolve(self, error: SourceError, is_stopping: Callable[[], bool]) -> None:

@@ -40,6 +40,11 @@ REMEMBERED = "kernels.json"
 COMPILING = "kernels.compiling.json"
 PACKAGES = ("storage", "dataflow", "connectors")
 SHOW_EACH = 50
+# Modules of kernels that nearly every view needs: of the stream, tables, aggregates, state, sink.
+COMMON = (
+    *("storage.", "connectors.postgres.", "dataflow.value_kernels"),
+    "dataflow.operators.aggregates.",
+)
 
 OnProgress = Callable[[int, int], None]
 
@@ -149,6 +154,18 @@ def compile_all(show: OnProgress) -> Path:
         show(len(lines), len(lines))
         _write(stamp, digests)
     return stamp
+
+
+def loading() -> Iterator[str]:
+    """Load the compiled kernels that nearly every view needs; yield the name of each.
+
+    A kernel is loaded at its first call, which takes about 5 ms; the first change would wait for
+    all of them.
+    """
+    for module, kernel, types in listed():
+        if module.startswith(COMMON):
+            _compile(module, kernel, types)
+            yield f"{module}.{kernel}"
 
 
 def show_on_terminal(done: int, total: int) -> None:

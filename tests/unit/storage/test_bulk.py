@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from storage.bulk import BulkWriter, partition_of, partition_rows, read_file
-from storage.delta import Column, hash_columns
+from storage.delta import Column, Delta, hash_columns
 from storage.errors import NegativeWeightError, StorageError
 from storage.memory import MemoryStore
 from storage.pages import Tuning
@@ -112,8 +112,9 @@ def test_a_state_is_written_as_a_file_of_its_rows(tmp_path, cache_bytes):
 
 
 @pytest.mark.parametrize("cache_bytes", [1 << 24, 40_000])
-def test_commits_bring_what_was_ingested_into_memory(tmp_path, cache_bytes):
-    """As far as there is space: nothing that a search has read leaves for it."""
+def test_what_was_ingested_is_brought_into_memory(tmp_path, cache_bytes):
+    """By commits as large as what they bring, and as far as there is space: nothing that a search
+    has read leaves for it."""
     specs = [ArrangementSpec(f"{n}/left", KINDS, (0,)) for n in range(3)]
     scanned = ArrangementSpec("scanned", KINDS, (0,), is_searched=False)
     rng = random.Random(5)
@@ -132,8 +133,15 @@ def test_commits_bring_what_was_ingested_into_memory(tmp_path, cache_bytes):
     read = store.cache.pages_read
     assert read > 0 and store.warm(3)
     store.drop(specs[1].name)
+    used = store.cache.used_bytes
+    store.commit()
+    assert store.cache.used_bytes == used
+    other = store.arrange(ArrangementSpec("other", "ii", (0,), is_searched=False))
+    other.apply(Delta.of("ii", [(n, n) for n in range(40)]))
+    store.commit()
+    assert store.cache.used_bytes > used or cache_bytes <= 40_000
     for _ in range(40):
-        store.commit()
+        store.warm(64)
     assert not store.warm(1)
     assert store.cache.used_bytes <= cache_bytes
     check_lookup(arrangement, kept, [key_of(row, (0,)) for row in kept])

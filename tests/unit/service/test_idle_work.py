@@ -1,14 +1,17 @@
-"""Oracle: the runs of the store, and when they were merged."""
+"""Oracle: the store: which runs it has, and what it has read."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, cast
 
+from dataflow.expressions.evaluator import NoEvaluator
+from service.engine.engine import Engine
 from service.pipeline.epochs import Epochs
-from service.pipeline.idle_merges import IDLE_S, PAUSE_S, IdleMerges
+from service.pipeline.idle_work import IDLE_S, PAUSE_S, IdleWork
 from service.runtime.runtime import Runtime
 from storage.delta import Delta
+from storage.memory import MemoryStore
 from storage.pages import Tuning
 from storage.rocks import RocksStore
 from storage.store import ArrangementSpec
@@ -38,7 +41,8 @@ def test_runs_are_merged_once_sources_have_nothing(tmp_path: Path) -> None:
     store = RocksStore(tmp_path, 1 << 24, tuning)
     rows = store.arrange(ArrangementSpec("a", "ii", (0,)))
     clock, commits = _Clock(), _Commits(store)
-    merges = IdleMerges(store, cast(Epochs, commits), cast(Any, clock))
+    engine = Engine(store, NoEvaluator(), "source")
+    work = IdleWork(store, engine, cast(Epochs, commits), iter(()), cast(Any, clock))
 
     def grow() -> None:
         for at in range(0, 4000, 200):
@@ -49,14 +53,14 @@ def test_runs_are_merged_once_sources_have_nothing(tmp_path: Path) -> None:
         end = clock.now + seconds
         while clock.now < end:
             clock.now += 0.02
-            merges.run_if_due()
+            work.step()
 
     grow()
     while clock.now < 105:
         # Never without changes for long.
         clock.now += IDLE_S / 2
-        merges.put_off()
-        merges.run_if_due()
+        work.put_off()
+        work.step()
     assert commits.count == 0 and len(rows.runs.run_rows()) == 20
     idle(5)
     assert commits.count > 1 and rows.runs.run_rows() == [4000]
@@ -68,3 +72,30 @@ def test_runs_are_merged_once_sources_have_nothing(tmp_path: Path) -> None:
     # The same rows again: their weights are added up.
     assert rows.runs.run_rows() == [4000]
     store.close()
+
+
+class _ColdStore(MemoryStore):
+    """Has pages that nobody has read, and never anything to merge."""
+
+    cold = 40
+
+    def warm(self, pages: int) -> bool:
+        self.cold -= min(pages, self.cold)
+        return self.cold > 0
+
+
+def test_what_the_next_change_needs_is_prepared_once_there_is_a_view() -> None:
+    store, loaded = _ColdStore(), list[int]()
+    kernels = (loaded.append(number) for number in range(3))
+    engine = Engine(store, NoEvaluator(), "source")
+    work = IdleWork(store, engine, cast(Epochs, None), kernels, cast(Any, _Clock()))
+    for _ in range(9):
+        work.step()
+    assert loaded == [] and store.cold == 40
+    engine.views[cast(Any, "a view")] = cast(Any, None)
+    seen = []
+    for _ in range(7):
+        work.step()
+        seen.append((len(loaded), store.cold))
+    # One thing a step: a change that comes meanwhile waits for no more.
+    assert seen == [(1, 40), (2, 40), (3, 40), (3, 24), (3, 8), (3, 0), (3, 0)]
