@@ -26,14 +26,14 @@ LEAST_RATIOS = {
     **{(w, r): 3.0 for w in ("q1", "q2", "q3") for r in ("flink-hashmap", "pathway")},
     ("q3", "flink-rocksdb"): 3.0,
 }
-MAX_SINGLE_MS = {"p50": 0.5, "p99": 2.0}
-MAX_VISIBLE_MS = {"p50": 5.0, "p99": 20.0}
-VISIBLE_RATES = (100, 1_000)
+MAX_SINGLE_MS = {"p50": 0.25, "p99": 2.0}
+MAX_VISIBLE_MS = {"p50": 3.0, "p99": 8.0}
+VISIBLE_RATES = (1, 100, 1_000)
 LEAST_RECORDS_S = {"json": 150_000}  # in batches of 10,000, to columns
 # From a topic through a view, and out into a topic, in records a second of CPU time.
 LEAST_TOPIC_RECORDS_S = 150_000
 LEAST_TOPIC_DELTAS_S = 50_000
-MAX_GROWTH = 2.0
+MAX_GROWTH = 1.6
 MAX_MEMORY_MB = 512.0
 MAX_CORES = 1.0
 LEAST_SUSTAINED = 0.95  # of what the source can be written at

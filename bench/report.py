@@ -29,6 +29,7 @@ from bench import (
     single_records,
     skewed_joins,
     ticks,
+    timeline,
     topic_ranges,
     tpch,
     tpch_spark,
@@ -68,6 +69,7 @@ def compose(records: Sequence[Record]) -> str:
     for part, section in report_parts.SECTIONS.items():
         if part in by_part:
             lines += ["", *section(by_part[part], newest)]
+    lines += timeline.section()
     lines += single_records.topics() + single_records.exchange()
     lines += many_views.section()
     lines += tpch.section() + estimate.section() + generated.section()

@@ -30,10 +30,17 @@ PROGRESS = (
 class ServiceRun:
     """`with ServiceRun(dsn, folder) as service:` runs the service on a free port.
 
-    settings: additional environment variables.
+    settings: additional environment variables. program: the module that is run.
     """
 
-    def __init__(self, dsn: str, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        folder: Path,
+        settings: Mapping[str, str] | None = None,
+        program: str = "service.cli.main",
+    ) -> None:
+        self._program = program
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -52,7 +59,7 @@ class ServiceRun:
     def __enter__(self) -> ServiceRun:
         with self._log_path.open("wb") as log:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "service.cli.main", "serve"],
+                [sys.executable, "-m", self._program, "serve"],
                 env=self._environment,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

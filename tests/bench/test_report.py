@@ -92,8 +92,8 @@ def test_growth_is_the_last_over_the_first() -> None:
 
     text = report.compose([grown(1_000_000, 200_000), grown(100_000, 500_000)])
     assert "From 100000 to 1000000 orders a change costs 2.50 times" in text
-    assert "aim at most 2: **not met**" in text
-    assert "aim at most 2: met" in report.compose([grown(10, 300_000), grown(100, 200_000)])
+    assert "aim at most 1.6: **not met**" in text
+    assert "aim at most 1.6: met" in report.compose([grown(10, 300_000), grown(100, 200_000)])
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
