@@ -43,6 +43,7 @@ from bench.workloads import EPOCH, WORKLOADS, Workload
 
 PAGE = Path(__file__).parent / "RESULTS.md"
 LESSONS = Path(__file__).parent / "lessons.md"
+UNMET = Path(__file__).parent / "unmet.md"
 _IDENTITIES = {"full": "old rows sent whole", "default": "default identity, old rows stored by us"}
 
 
@@ -80,6 +81,8 @@ def compose(records: Sequence[Record]) -> str:
     lines += topic_ranges.section()
     lines += connector_records.sources() + connector_records.sinks() + install.section()
     lines += fire_record.section()
+    if UNMET.exists():
+        lines += ["", UNMET.read_text().rstrip()]
     if LESSONS.exists():
         lines += ["", LESSONS.read_text().rstrip()]
     return "\n".join(lines) + "\n"
