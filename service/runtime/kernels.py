@@ -40,11 +40,20 @@ REMEMBERED = "kernels.json"
 COMPILING = "kernels.compiling.json"
 PACKAGES = ("storage", "dataflow", "connectors")
 SHOW_EACH = 50
-# Modules of kernels that nearly every view needs: of the stream, tables, aggregates, state, sink.
-COMMON = (
-    *("storage.", "connectors.postgres.", "dataflow.value_kernels"),
-    "dataflow.operators.aggregates.",
-)
+# What nearly every view calls at its first change: of the stream, the sink, values, and the state.
+COMMON = {
+    "connectors.postgres.replication.decode_kernels": ("heads", "walk_tuples", "gather_bytes"),
+    "connectors.postgres.session.copy_kernels": ("add_sizes", "put_values", "array_literal"),
+    "dataflow.value_kernels": ("parse_ints", "print_ints"),
+    "storage.kernels": (
+        *("mix_fixed", "mix_bytes", "take_bytes", "equal_bytes", "group_hashes", "sum_by_group"),
+    ),
+    "storage.page_kernels": (
+        *("gather_words", "gather_bytes", "hash_rows", "heap_ends", "pack_bytes", "write_page"),
+    ),
+    "storage.page_merge": ("merge",),
+    "storage.page_probe": ("probe",),
+}
 
 OnProgress = Callable[[int, int], None]
 
@@ -163,7 +172,7 @@ def loading() -> Iterator[str]:
     all of them.
     """
     for module, kernel, types in listed():
-        if module.startswith(COMMON):
+        if kernel in COMMON.get(module, ()):
             _compile(module, kernel, types)
             yield f"{module}.{kernel}"
 

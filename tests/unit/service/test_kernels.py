@@ -21,6 +21,13 @@ def test_types_are_read_as_they_are_written() -> None:
         assert written == types, f"{module}.{kernel}"
 
 
+def test_what_nearly_every_view_calls_is_loaded_in_advance() -> None:
+    found = list(kernels.loading())
+    assert set(found) == {f"{m}.{name}" for m, names in kernels.COMMON.items() for name in names}
+    module, kernel, types = next(line for line in kernels.listed() if line[1] == "walk_tuples")
+    assert kernels._signature(types) in kernels._kernel(module, kernel).signatures
+
+
 def test_what_a_kernel_may_hold_inlined() -> None:
     sources = {
         "a": b"from b import f\nimport numpy",
