@@ -20,20 +20,20 @@ WARMED_PAGES = 16
 
 
 class IdleWork:
-    """Used by the pipeline's thread. kernels: loads one at each step."""
+    """Used by the pipeline's thread. kernels: loads one at each step, and yields its name."""
 
     def __init__(
         self,
         store: Store,
         engine: Engine,
         epochs: Epochs,
-        kernels: Iterator[object],
+        kernels: Iterator[str],
         runtime: Runtime,
     ) -> None:
         self._store = store
         self._engine = engine
         self._epochs = epochs
-        self._kernels: Iterator[object] | None = kernels
+        self._kernels = kernels
         self._runtime = runtime
         self._due_at = runtime.monotonic() + IDLE_S
 
@@ -57,8 +57,4 @@ class IdleWork:
         """Do a little of what the next change would wait for; False if nothing is left."""
         if not self._engine.views:
             return False
-        if self._kernels is not None:
-            if next(self._kernels, self._kernels) is not self._kernels:
-                return True
-            self._kernels = None
-        return self._store.warm(WARMED_PAGES)
+        return bool(next(self._kernels, "")) or self._store.warm(WARMED_PAGES)

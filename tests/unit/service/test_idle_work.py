@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -85,10 +86,15 @@ class _ColdStore(MemoryStore):
 
 
 def test_what_the_next_change_needs_is_prepared_once_there_is_a_view() -> None:
-    store, loaded = _ColdStore(), list[int]()
-    kernels = (loaded.append(number) for number in range(3))
+    store, loaded = _ColdStore(), list[str]()
+
+    def kernels() -> Iterator[str]:
+        for name in ("a", "b", "c"):
+            loaded.append(name)
+            yield name
+
     engine = Engine(store, NoEvaluator(), "source")
-    work = IdleWork(store, engine, cast(Epochs, None), kernels, cast(Any, _Clock()))
+    work = IdleWork(store, engine, cast(Epochs, None), kernels(), cast(Any, _Clock()))
     for _ in range(9):
         work.step()
     assert loaded == [] and store.cold == 40
