@@ -14,7 +14,8 @@ import numpy as np
 from storage.page_merge import page_bound
 
 EVERYTHING = np.zeros(5, np.uint64)
-# So many keys searched in the pages of a run that are in memory take as long as one row in a merge.
+# So many keys searched in the pages of a run that are in memory, or rows found there or in another
+# run, which are compared with it, take as long as one row in a merge.
 KEYS_A_ROW = 6
 # What nothing has paid for is merged up to so many rows: a large state is not read from disk.
 IDLE_ROWS = 1 << 22
@@ -126,7 +127,7 @@ def choose_by_reads(sizes: Sequence[int], reads: Sequence[int]) -> tuple[int, in
     """Return the longest tail of runs whose merge costs no more rows than searches read for it.
 
     sizes, reads: rows of each run, oldest first, and what searches in it took, in rows of a merge:
-    those of its pages that had to be read, and a share of each key.
+    those of its pages that had to be read, and a share of each key and of each row found.
     Merging a tail would have saved the reads of all but its largest run.
 
     >>> choose_by_reads([4000, 300, 100], [9000, 2000, 2500])

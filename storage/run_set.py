@@ -61,7 +61,7 @@ from storage.store import END
 from storage.write_set import WriteSet
 
 _OPEN_FAN = 32
-# After so many keys it is examined whether their searches have paid for a merge.
+# After so many keys and rows it is examined whether their searches have paid for a merge.
 _CHECKED_KEYS = 4096
 _SAMPLED_PAGES = 8
 
@@ -120,6 +120,8 @@ class RunSet:
         self._credit_rows = 0
         self._last_checked: tuple[list[int], int] = [], 0
         self._searched = 0
+        # Whether searches may have paid for a merge since that was last examined.
+        self._is_due = False
         self._negative: NegativeWeightError | None = None
         page_rows = self._tuning.page_rows
         self._search = RunSearch(self._table, self._reader, layout, page_rows, self._pay_for_read)
@@ -389,7 +391,7 @@ class RunSet:
                     break
             self._credit_rows -= self._step()
         self._pending.pop(self, None)
-        if self._credit_rows > 0:
+        if self._credit_rows > 0 or self._is_due:
             self._pending[self] = None
 
     def _step(self) -> int:
@@ -413,6 +415,7 @@ class RunSet:
 
     def work_for_reads(self) -> None:
         """Start a merge that searches have paid for, if there is one, and work."""
+        self._is_due = False
         if self._merging is None:
             runs = self._table.runs
             reads = [run.reads + (self._searched - run.searched) // KEYS_A_ROW for run in runs]
@@ -459,19 +462,26 @@ class RunSet:
 
         Between two parts runs may be flushed; nothing may be added.
         """
-        before, self._searched = self._searched, self._searched + len(hashes)
-        if before // _CHECKED_KEYS < self._searched // _CHECKED_KEYS:
-            self._pending[self] = None
+        self._charge(len(hashes))
         for shift, selection in self._search.find(hashes, max_rows):
             self._check(selection)
+            self._charge(len(selection.hits))
             yield shift, selection
             self._cache.shrink()
+
+    def _charge(self, count: int) -> None:
+        """Count so many keys that were searched, or rows that were found, in each run."""
+        before, self._searched = self._searched, self._searched + count
+        if before // _CHECKED_KEYS < self._searched // _CHECKED_KEYS:
+            self._is_due = True
+            self._pending[self] = None
 
     def _pay_for_read(self, rows: int) -> None:
         """Count the rows of pages that a search had to read."""
         self._meter.read(rows)
         if self._flushing is not None or self._merging is not None:
             self._credit_rows += rows // 2
+        self._is_due = True
         self._pending[self] = None
 
     def scan(self) -> Iterator[Selection]:

@@ -128,6 +128,30 @@ def test_searches_in_memory_pay_for_the_merge_that_saves_them(tmp_path):
     store.close()
 
 
+@pytest.mark.parametrize("is_search_first", [True, False])
+@pytest.mark.parametrize("width", [1, 500])
+def test_searches_pay_whatever_they_find_and_whatever_comes_after(tmp_path, width, is_search_first):
+    """Few keys with many rows cost as much as many keys, and a change in the same epoch does not
+    undo what its searches have paid."""
+    tuning = Tuning(page_rows=32, memory_rows=100, fan=64, epoch_merge_rows=512, merge_pages=2)
+    store = RocksStore(tmp_path, 1 << 24, tuning)
+    arrangement = store.arrange(SPEC)
+    given = np.random.default_rng(1).permutation(4000)
+    for part in given.reshape(20, 200):
+        keys = Column(part // width)
+        arrangement.apply(Delta([keys, Column(part)], np.ones(200, np.int64)))
+        store.commit()
+    assert len(arrangement.runs.run_rows()) == 20
+    sought = Column(np.arange(1000 // width))
+    works = [lambda: arrangement.lookup([sought]), lambda: arrangement.apply(rows([-1 - epoch]))]
+    for epoch in range(400):
+        for work in works if is_search_first else reversed(works):
+            work()
+        store.commit()
+    assert max(arrangement.runs.run_rows()) >= 4000
+    store.close()
+
+
 def test_idle_time_merges_what_is_alike_and_then_ends(tmp_path):
     """Also a merge that writes had begun; later changes find every row."""
     tuning = Tuning(page_rows=32, memory_rows=100, fan=64, epoch_merge_rows=512, merge_pages=2)
