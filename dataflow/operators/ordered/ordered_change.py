@@ -14,12 +14,13 @@ import numpy as np
 from dataflow.delta import Column, Delta, group_rows
 from dataflow.operators.ordered.ordered_nodes import (
     CHILD,
-    FILL,
-    LEAST,
+    INNER,
+    LEAF,
     LEVEL,
-    MOST,
+    ROOT_MOST,
     Nodes,
     NodeStore,
+    Size,
 )
 from storage import kernels
 from storage.errors import NegativeWeightError
@@ -77,7 +78,8 @@ class OrderedChange:
         is_root = nodes.parent < 0
         total = kernels.sum_by_group(content.leader, content.filled, nodes.count)
         members = np.bincount(content.leader, minlength=nodes.count)
-        is_cut = ((total > MOST) | (members > 1))[content.leader]
+        most = np.where(is_root, ROOT_MOST, _size(level).most)
+        is_cut = ((total > most) | (members > 1))[content.leader]
         plain = ~is_cut[at]
         self._store.write(level, nodes.id[at[plain]], change.filter(plain))
         if level:
@@ -111,7 +113,7 @@ class OrderedChange:
             row, weight = items.take(np.array([worst])).rows()[0]
             raise NegativeWeightError(self._store.name, str(row), weight)
         filled = np.bincount(owner, minlength=nodes.count)
-        low = np.flatnonzero((filled < LEAST) & (nodes.parent >= 0))
+        low = np.flatnonzero((filled < _size(level).least) & (nodes.parent >= 0))
         leader = np.arange(nodes.count)
         if len(low):
             more = self._add_siblings(level, low)
@@ -171,8 +173,8 @@ class OrderedChange:
         sequence = np.lexsort((row_ranks, leader))
         items, leader = items.take(sequence), leader[sequence]
         heads = np.flatnonzero(is_cut & (content.leader == np.arange(nodes.count)))
-        size = total[heads]
-        pieces = np.where(size > MOST, -(-size // FILL), np.minimum(size, 1))
+        size, usual = total[heads], _size(level)
+        pieces = np.where(size > usual.most, -(-size // usual.fill), np.minimum(size, 1))
         is_root = nodes.parent[heads] < 0
         number = self._number(
             nodes.part[heads], np.where(is_root, pieces, np.maximum(pieces, 1) - 1)
@@ -294,6 +296,10 @@ class OrderedChange:
             if len(some):
                 taken = [k.take(some) for k in keys]
                 self._store.numbers.add(taken, -numbers[:, some])
+
+
+def _size(level: int) -> Size:
+    return INNER if level else LEAF
 
 
 def _consolidated(items: Delta, owner: np.ndarray) -> tuple[Delta, np.ndarray]:

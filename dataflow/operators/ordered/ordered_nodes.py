@@ -3,8 +3,9 @@
 A partition is a B+-tree. A leaf holds rows. An inner node holds an entry for each child: the
 child's number, the number of rows below it, and a separator. The separator is not above the child's
 first row, and above every row of the previous child. The root is always node 0, so a small
-partition is one leaf, found in one lookup. Invariant: a node with siblings has at least LEAST
-items, any node at most MOST. A separator changes only when its node is split or merged.
+partition is one leaf, found in one lookup. Invariant: a node with siblings has at least `least` and
+at most `most` items of its level's Size, a root at most ROOT_MOST. A separator changes only when
+its node is split or merged.
 """
 
 from __future__ import annotations
@@ -18,9 +19,22 @@ from dataflow.delta import Column, Delta
 from dataflow.operators.base import Context
 from dataflow.operators.ordered.row_order import Columns, RowOrder
 
-MOST = 128
-LEAST = 32
-FILL = 96
+
+@dataclass(frozen=True)
+class Size:
+    """How many items a node has: at least, in the pieces of a split, and at most."""
+
+    least: int
+    fill: int
+    most: int
+
+
+# Every lookup and change of a row reads a whole node of each level. A step that changes many
+# partitions pays for the rows that it reads, so leaves are small. One that changes a single row
+# pays for its levels, so inner nodes are large, and a partition is one leaf as long as it can be.
+LEAF = Size(8, 24, 32)
+INNER = Size(32, 96, 128)
+ROOT_MOST = 128
 # The columns of an entry after the row columns: the child's number, the level of the entry's own
 # node, and the items and rows of the child.
 CHILD, LEVEL, ITEMS, ROWS = range(4)

@@ -15,7 +15,7 @@ from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.expressions.ir import ColumnRef
 from dataflow.graph import ViewDataflow
 from dataflow.operators.aggregates import extremes
-from dataflow.operators.ordered.ordered_nodes import MOST
+from dataflow.operators.ordered.ordered_nodes import INNER
 from dataflow.plan.nodes import Aggregate, AggregateCall, Scan
 from dataflow.schema import Field, Relation, RelationName
 from dataflow.sql.lower.lowering import lower
@@ -100,4 +100,4 @@ def test_a_lost_extreme_costs_no_group(n: int) -> None:
     store.reset()
     for value, weight in ((1, -1), (n - 1, -1), (n // 2, -1), (n, 1), (n, -1), (2, -1)):
         flow.step({RELATION.name: Delta.of("ii", [(0, value)], weight)})
-        assert store.reset() <= 24 * MOST
+        assert store.reset() <= 24 * INNER.most
