@@ -143,10 +143,12 @@ def test_searches_pay_whatever_they_find_and_whatever_comes_after(tmp_path, widt
         store.commit()
     assert len(arrangement.runs.run_rows()) == 20
     sought = Column(np.arange(1000 // width))
-    works = [lambda: arrangement.lookup([sought]), lambda: arrangement.apply(rows([-1 - epoch]))]
-    for epoch in range(400):
-        for work in works if is_search_first else reversed(works):
-            work()
+    for key in range(-1, -401, -1):
+        if is_search_first:
+            arrangement.lookup([sought])
+        arrangement.apply(rows([key]))
+        if not is_search_first:
+            arrangement.lookup([sought])
         store.commit()
     assert max(arrangement.runs.run_rows()) >= 4000
     store.close()
