@@ -363,6 +363,7 @@ class RunSet:
         self._table.replace(0, len(self._table.runs), [])
         self._set_memory([])
         self._frozen = self._credit_rows = 0
+        self._is_due = False
         self._negative = None
         self._pending.pop(self, None)
 
@@ -473,14 +474,17 @@ class RunSet:
         """Count so many keys that were searched, or rows that were found, in each run."""
         before, self._searched = self._searched, self._searched + count
         if before // _CHECKED_KEYS < self._searched // _CHECKED_KEYS:
-            self._is_due = True
-            self._pending[self] = None
+            self._set_due()
 
     def _pay_for_read(self, rows: int) -> None:
         """Count the rows of pages that a search had to read."""
         self._meter.read(rows)
         if self._flushing is not None or self._merging is not None:
             self._credit_rows += rows // 2
+        self._set_due()
+
+    def _set_due(self) -> None:
+        """Have it examined at the commit whether searches have paid for a merge."""
         self._is_due = True
         self._pending[self] = None
 
