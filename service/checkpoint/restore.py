@@ -4,6 +4,7 @@ Everything is downloaded and checked in a temporary directory, which is renamed 
 the state directory exists complete or not at all. Nothing of a copy is opened before its manifest
 is authenticated and all its files match the manifest. If the source no longer has the changes after
 a copy, that copy is not used: its views are rebuilt if requested, otherwise the restore fails.
+A group whose first copy was never completed has nothing to lose: its views are rebuilt too.
 """
 
 from __future__ import annotations
@@ -59,13 +60,19 @@ class Desired:
 
 
 @dataclass(frozen=True)
+class Copy:
+    """A copy that is restored."""
+
+    manifest: Manifest
+    repository: CheckpointRepository
+
+
+@dataclass(frozen=True)
 class Group:
     """The result for a group: its copy, or why all of it is rebuilt."""
 
     name: str
-    manifest: Manifest
-    repository: CheckpointRepository
-    refusal: TidemarkError | None = None
+    copy: Copy | TidemarkError
 
 
 def restore(desired: Desired, report: Callable[[str], None]) -> list[Group]:
@@ -75,25 +82,20 @@ def restore(desired: Desired, report: Callable[[str], None]) -> list[Group]:
     checkpoint.no_key, checkpoint.too_old, checkpoint.format, state.version; source.*
     """
     _check_empty(desired.state)
-    names = groups_in(desired.url, desired.prefix)
-    if not names:
-        raise TidemarkError(
-            "checkpoint.missing",
-            f'there are no checkpoints of prefix "{desired.prefix}" at this location',
-            hint="use the location and the prefix that the service had",
-        )
-    groups = [_choose(desired, name) for name in names]
+    groups = _choose_all(desired)
     draft = desired.state.with_name(f"{desired.state.name}.restoring")
     shutil.rmtree(draft, ignore_errors=True)
+    fetched = []
     for group in groups:
-        if group.refusal is None:
-            report(_shown(group.manifest))
-            _fetch(group, _folder_of(draft, group.name))
+        if isinstance(group.copy, Copy):
+            report(_shown(group.copy.manifest))
+            folder = _folder_of(draft, group.name)
+            _fetch(group.copy, folder)
+            fetched.append((group.copy, folder))
         else:
-            report(f"group {group.name}: its views are rebuilt: {group.refusal}")
-    for group in groups:
-        if group.refusal is None:
-            _open_once(group, _folder_of(draft, group.name))
+            report(f"group {group.name}: its views are rebuilt: {group.copy}")
+    for copy, folder in fetched:
+        _open_once(copy, folder)
     draft.mkdir(parents=True, exist_ok=True)
     if desired.key is not None and desired.is_key_stored:
         write_key(draft / KEY_FILE, desired.key)
@@ -127,14 +129,28 @@ def _check_empty(state: Path) -> None:
         )
 
 
-def _choose(desired: Desired, name: str) -> Group:
+def _choose_all(desired: Desired) -> list[Group]:
+    """Return what is restored of each group. TidemarkError checkpoint.missing: of none."""
     trust = desired.is_trusted
-    repository = open_repository(desired.url, desired.prefix, name, desired.key, is_trusted=trust)
-    numbers = repository.numbers()
-    if not numbers:
+    found = {
+        name: open_repository(desired.url, desired.prefix, name, desired.key, is_trusted=trust)
+        for name in groups_in(desired.url, desired.prefix)
+    }
+    numbers = {name: repository.numbers() for name, repository in found.items()}
+    if not any(numbers.values()):
         raise TidemarkError(
-            "checkpoint.missing", f'group "{name}" has no checkpoint', hint="check --prefix"
+            "checkpoint.missing",
+            f'there are no checkpoints of prefix "{desired.prefix}" at this location',
+            hint="use the location and the prefix that the service had",
         )
+    return [_choose(desired, repository, numbers[name]) for name, repository in found.items()]
+
+
+def _choose(desired: Desired, repository: CheckpointRepository, numbers: Sequence[int]) -> Group:
+    name = repository.group
+    if not numbers:
+        why = TidemarkError("checkpoint.missing", f'no checkpoint of group "{name}" was completed')
+        return Group(name, why)
     manifest = repository.read(numbers[-1] if desired.number is None else desired.number)
     if manifest.state > state_version.VERSION:
         raise TidemarkError(
@@ -146,7 +162,7 @@ def _choose(desired: Desired, name: str) -> Group:
     refusal = _refusal(desired, name, manifest)
     if refusal is not None and not desired.is_rebuild:
         raise refusal
-    return Group(name, manifest, repository, refusal)
+    return Group(name, refusal or Copy(manifest, repository))
 
 
 def _refusal(desired: Desired, name: str, manifest: Manifest) -> TidemarkError | None:
@@ -192,14 +208,14 @@ def _refusal_of(slot: str, state: SlotState | None, position: int) -> TidemarkEr
     )
 
 
-def _fetch(group: Group, folder: Path) -> None:
+def _fetch(copy: Copy, folder: Path) -> None:
     store = folder / state_version.STORE
     store.mkdir(parents=True)
-    for file in group.manifest.files:
-        group.repository.fetch(file, store)
+    for file in copy.manifest.files:
+        copy.repository.fetch(file, store)
 
 
-def _open_once(group: Group, folder: Path) -> None:
+def _open_once(copy: Copy, folder: Path) -> None:
     store = folder / state_version.STORE
     try:
         named_value(store, PROGRESS)
@@ -210,7 +226,7 @@ def _open_once(group: Group, folder: Path) -> None:
             detail=error.detail,
             hint="restore another one with --number",
         ) from error
-    facts = {"version": group.manifest.state, "program": group.manifest.program}
+    facts = {"version": copy.manifest.state, "program": copy.manifest.program}
     replace_file(folder / state_version.FILE, facts)
     force_names(store)
     force_names(folder)
@@ -230,6 +246,6 @@ def _shown(manifest: Manifest) -> str:
 
 def shown_groups(groups: Sequence[Group]) -> str:
     """Return the result in one sentence."""
-    rebuilt = [group.name for group in groups if group.refusal is not None]
+    rebuilt = [group.name for group in groups if isinstance(group.copy, TidemarkError)]
     more = f"; views of {', '.join(rebuilt)} are rebuilt" if rebuilt else ""
     return f"restored for Tidemark {release.VERSION}{more}; start the service with this state"

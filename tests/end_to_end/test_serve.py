@@ -154,6 +154,7 @@ def test_a_terminal_shows_the_address_and_how_to_stop(database: Database, tmp_pa
         assert fact in shown, shown
     assert "hunter2" not in shown and not re.search(r"^\{", shown, re.MULTILINE)
     await_health(url)
+    terminal.read("pipeline.started")
     code, told = terminal.interrupt()
     assert code == 0
     assert len(told.splitlines()) == 1 and "service.stopped" in told, told

@@ -182,6 +182,31 @@ def test_what_the_source_cannot_replay_is_rebuilt(database: Database, tmp_path: 
         assert database.rows("SELECT total::bigint FROM total") == [(7,)]
 
 
+def test_a_group_without_a_completed_copy_is_rebuilt(database: Database, tmp_path: Path) -> None:
+    """The machine is lost while the first copy of a new group is sent."""
+    world = World(database, tmp_path, str(tmp_path / "elsewhere"))
+    service, query = world.service, "SELECT count(*) AS n FROM accounts"
+    with service:
+        world.create("total", VIEWS["total"])
+        service.create("number", query, backfill="local", group="reports")
+        first = open_repository(world.place, "tidemark", "reports", None)
+        service.await_so(lambda: first.numbers() != [])
+        world.await_checkpoints(epoch=0)
+        world.lose_the_machine()
+        manifests = list(Path(world.place).glob("*/reports/checkpoints/*.json"))
+        for manifest in manifests:
+            manifest.unlink()
+        assert manifests and "reports" in groups_in(world.place, "tidemark")
+        database.execute("INSERT INTO accounts VALUES (99, 'late', 7)")
+        done = world.restore()
+        assert done.returncode == 0, done.stderr
+        assert "; views of reports are rebuilt;" in " ".join(done.stdout.split())
+        service.start()
+        world.settle(["total", "number"])
+        assert world.is_equal("total", VIEWS["total"]) and world.is_equal("number", query)
+        assert "public.total" not in _rebuilt(service.log_tail(1_000_000)), "restored, not rebuilt"
+
+
 def _metrics(service: RunningService) -> str:
     return service.call("GET", "/metrics").text
 

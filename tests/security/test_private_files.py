@@ -17,6 +17,7 @@ import pytest
 
 import tidemark
 from connectors.kafka.embedded import EmbeddedKafka, missing
+from service.checkpoint.checkpoint_repository import open_repository
 from service.runtime.private_files import make_private
 from tests.harness.files import files_below
 from tests.harness.postgres import Database
@@ -89,7 +90,9 @@ def test_a_service_of_every_kind_of_file(database: Database, tmp_path: Path, roa
             service.await_so(
                 lambda n=name: database.rows(f"SELECT n FROM {n} WHERE a = 0") == [(715,)]
             )
-        service.await_so(lambda: any(copies.rglob("*.json")) or any(copies.rglob("*manifest*")))
+        for group in ("default", "reports"):
+            copied = open_repository(str(copies), "tidemark", group, None)
+            service.await_so(lambda of=copied: of.numbers() != [])
         masks = umasks(service)
         seen += open_to_others(service.state, *temporary.iterdir(), *copies.iterdir())
     assert seen == []
