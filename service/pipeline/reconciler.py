@@ -287,18 +287,21 @@ class CatalogReconciler:
 
     def failed(self) -> set[str]:
         """Return the identities of the views that the catalog calls failed."""
-        return {r.identity for r in self._rows if self._has_failed(r)}
-
-    def _has_failed(self, row: ViewRow) -> bool:
-        """A version after the failed one may be on its way to the sink."""
-        live = self.live(row.identity)
-        is_replaced = live is not None and live.version > row.version
-        return row.status == ViewState.FAILED and not is_replaced
+        return {r.identity for r in self._rows if r.status == ViewState.FAILED}
 
     def failed_names(self) -> set[RelationName]:
-        """Their names, as other views call them."""
-        rows = filter(self._has_failed, self._rows)
-        return {RelationName(VIEW_SOURCE, r.schema, r.name) for r in rows}
+        """Return the names of the failed views that no epoch on its way to the sink replaces.
+
+        Valid before the outbox is replayed: afterwards nothing is on its way, and a later version
+        of a failed view was refused.
+        """
+        replaced = {
+            r.identity
+            for r in self._rows
+            if (live := self.live(r.identity)) is not None and live.version > r.version
+        }
+        failed = (r for r in self._rows if r.identity in self.failed() - replaced)
+        return {RelationName(VIEW_SOURCE, r.schema, r.name) for r in failed}
 
     def error_of(self, identity: str) -> TidemarkError:
         """Why a view has failed, as the catalog has it."""
