@@ -16,9 +16,11 @@ from storage.store import ArrangementSpec, SumsSpec
 
 
 class _Counting:
-    """touched: rows and keys applied, found, asked for or scanned since `reset`."""
+    """touched: rows and keys applied, found, asked for or scanned since `reset`. written: rows
+    applied to arrangements, ever."""
 
     touched = 0
+    written = 0
 
     def reset(self) -> int:
         """The count so far, and start again from zero."""
@@ -50,6 +52,7 @@ class _Arrangement:
 
     def apply(self, delta: Delta) -> None:
         self._store.touched += len(delta)
+        self._store.written += len(delta)
         self._inner.apply(delta)
 
     def lookup(self, keys: Sequence[Column]) -> tuple[np.ndarray, Delta]:

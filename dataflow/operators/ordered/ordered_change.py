@@ -173,30 +173,41 @@ class OrderedChange:
         sequence = np.lexsort((row_ranks, leader))
         items, leader = items.take(sequence), leader[sequence]
         heads = np.flatnonzero(is_cut & (content.leader == np.arange(nodes.count)))
-        size, usual = total[heads], _size(level)
+        size, usual, is_root = total[heads], _size(level), nodes.parent[heads] < 0
         pieces = np.where(size > usual.most, -(-size // usual.fill), np.minimum(size, 1))
-        is_root = nodes.parent[heads] < 0
-        number = self._number(
-            nodes.part[heads], np.where(is_root, pieces, np.maximum(pieces, 1) - 1)
-        )
-        # The node of each piece, and the piece of each item.
-        source = np.repeat(np.arange(len(heads)), pieces)
-        rank = np.arange(len(source)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-        keeps = (rank == 0) & ~is_root[source]
-        id = np.where(keeps, nodes.id[heads[source]], number[source] + rank - ~is_root[source])
-        group = np.searchsorted(heads, leader)
-        start = np.cumsum(size) - size
-        within = np.arange(len(items)) - start[group]
-        piece = (np.cumsum(pieces) - pieces)[group] + within * pieces[group] // size[group]
+        is_merged = np.bincount(content.leader, minlength=nodes.count)[heads] > 1
+        side = np.where(is_merged, 0, self._sides(level, heads))
+        source, rank, first = _starts(size, pieces, side, usual)
+        # One piece of each node keeps its number: the one that has most of what it had.
+        kept = np.where(side < 0, pieces - 1, 0)
+        kept[is_root] = -1
+        number = self._number(nodes.part[heads], pieces - (kept >= 0) * (pieces > 0))
+        id = number[source] + rank - ((kept >= 0)[source] & (rank > kept[source]))
+        is_kept = rank == kept[source]
+        id[is_kept] = nodes.id[heads[source[is_kept]]]
+        filled = np.diff(np.append(first, len(items)))
+        piece = np.repeat(np.arange(len(source)), filled)
         self._move(level, is_cut, items, id[piece])
-        first = np.searchsorted(piece, np.arange(len(source)))
         rows = kernels.sum_by_group(piece, store.sizes(level, items), len(source))
-        filled = np.bincount(piece, minlength=len(source))
         # Sort by the first row of each node: the first node of a parent may have rows before its
         # separator, and the next piece would precede it.
         made = _Pieces(heads[source], id, first, filled, rows)
         parent = self._parents(level, heads)[source]
         return self._entries(level, made, items, parent)
+
+    def _sides(self, level: int, at: np.ndarray) -> np.ndarray:
+        """Return int64[k]: 1 for a last child, -1 for a first one, 0 for others and roots."""
+        entry = self._levels[level].entry[at]
+        out = np.zeros(len(at), np.int64)
+        below = np.flatnonzero(entry >= 0)
+        if len(below):
+            owner = self._levels[level + 1].owner
+            owner = np.concatenate([np.array([-1]), owner, np.array([-1])])
+            entry = entry[below]
+            is_first = owner[entry] != owner[entry + 1]
+            is_last = owner[entry + 2] != owner[entry + 1]
+            out[below] = is_last.astype(np.int64) - is_first
+        return out
 
     def _move(self, level: int, is_cut: np.ndarray, items: Delta, ids: np.ndarray) -> None:
         nodes = self._levels[level]
@@ -296,6 +307,30 @@ class OrderedChange:
             if len(some):
                 taken = [k.take(some) for k in keys]
                 self._store.numbers.add(taken, -numbers[:, some])
+
+
+def _starts(
+    size: np.ndarray, pieces: np.ndarray, side: np.ndarray, usual: Size
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cut h nodes of `size` items into pieces; return, for each of p pieces, its node, its rank in
+    that node, and its first item of all.
+
+    side: as of _sides. Rows that come in order come at one end, so a node there is cut close to it:
+    the other pieces are full for good, and few items move.
+
+    >>> sides = np.array([0, 1, -1])
+    >>> _starts(np.full(3, 33), np.full(3, 2), sides, Size(8, 24, 32))[2].tolist()
+    [0, 17, 33, 57, 66, 75]
+    """
+    source = np.repeat(np.arange(len(size)), pieces)
+    rank = np.arange(len(source)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    n, count, side = size[source], pieces[source], side[source]
+    within = -(-rank * n // count)
+    within = np.where(side > 0, np.minimum(rank * usual.fill, n - usual.least), within)
+    before_end = np.maximum(n - (count - rank) * usual.fill, usual.least)
+    within = np.where(side < 0, before_end, within)
+    within[rank == 0] = 0
+    return source, rank, (np.cumsum(size) - size)[source] + within
 
 
 def _size(level: int) -> Size:

@@ -71,10 +71,11 @@ def _key(row: Row) -> tuple:
 
 
 @pytest.mark.parametrize("is_descending", [True, False])
+@pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + 6))
-def test_rows_that_come_before_all_others(seed: int, is_descending: bool) -> None:
-    """As the newest orders do: nodes at the front are cut, whose rows are all from before the one
-    that they are known by; and rows of any age go."""
+def test_rows_that_come_at_one_end(seed: int, is_first: bool, is_descending: bool) -> None:
+    """As the newest orders do: nodes at the end are cut, at the front with rows that are all from
+    before the one that they are known by; and rows of any age go."""
     random = Random(seed)
     order = Order(1, INT8, is_descending=is_descending)
     rows = _open(MemoryStore(), "ii", order)
@@ -86,13 +87,30 @@ def test_rows_that_come_before_all_others(seed: int, is_descending: bool) -> Non
         come = range(newest + 1, newest + count + 1)
         newest += count
         gone = random.sample(sorted(kept), random.randrange(len(kept) // 2 + 1))
-        sign = 1 if is_descending else -1
+        sign = 1 if is_descending == is_first else -1
         told = [(1, sign * v) for v in (*come, *gone)]
         weights = [*[1] * count, *[-1] * len(gone)]
         rows.apply(Delta.of("ii", told, weights))
         kept = kept.union(come).difference(gone)
         found = rows.ranges(keys, from_0, np.full(1, ENDLESS)).rows.rows()
-        assert [row for row, _ in found] == [(1, sign * v) for v in sorted(kept, reverse=True)]
+        expected = sorted(kept, reverse=is_first)
+        assert [row for row, _ in found] == [(1, sign * v) for v in expected]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(("batch", "most"), [(1, 4.0), (10, 1.8), (100, 1.1)])
+def test_rows_that_come_in_order_move_few(batch: int, most: float, is_first: bool) -> None:
+    """A node at the end is cut near that end. A row that comes alone is written, and the entry
+    of its leaf changes; the rest is moved rows. Cut in the middle, nodes would move three times
+    as many."""
+    store = CountingStore()
+    rows = _open(cast(Store, store), "ii", Order(1, INT8, is_descending=is_first))
+    written = []
+    for start in range(0, 3000, batch):
+        rows.apply(Delta.of("ii", [(1, value) for value in range(start, start + batch)]))
+        written.append(store.written)
+    half = len(written) // 2
+    assert written[-1] - written[half - 1] <= most * batch * half
 
 
 def _change(random: Random, model: Counter, span: int) -> Counter:
