@@ -7,6 +7,7 @@ others.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -57,6 +58,10 @@ class Progress:
 
     epoch: int
     positions: Mapping[str, Any]
+
+    def as_stored(self) -> dict[str, Any]:
+        """Return the positions as a sink's catalog returns them: in JSON's types."""
+        return json.loads(json.dumps(dict(self.positions)))
 
 
 @dataclass(frozen=True)

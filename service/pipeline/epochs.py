@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from connectors.sink import SinkEpoch, SinkLagging
+from connectors.sink import Progress, SinkEpoch, SinkLagging
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.changes import Changes
 from service.backfill.builds import Builds
@@ -85,6 +85,17 @@ class Epochs:
         engine = self._engine
         newest = lambda: engine.epoch if self.is_returning else writer.written  # noqa: E731
         self._sink_workers.follow(newest)
+
+    def resume_progress(self, shown: Progress | None) -> None:
+        """Note that the state has passed positions that its sink does not show: the process that
+        read up to them ended before it was time.
+        """
+        own = self._engine.positions.progress
+        if own is None or shown is None or self._mute or self.is_lagging:
+            return
+        in_sink = shown.as_stored()
+        passed = [s for s, at in own.as_stored().items() if in_sink.get(s) != at]
+        self._unshown = min(passed, key=lambda source: source != MAIN_SOURCE, default=None)
 
     def _note_written(self) -> None:
         """Called by the writer's thread when the views' tables have another epoch."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from connectors.postgres.catalog.catalog import Control, SourceRow, ViewRow
 from connectors.postgres.catalog.change_requests import request_change
 from connectors.postgres.replication.slot import LOST
-from connectors.sink import Sink, SinkTable
+from connectors.sink import Progress, Sink, SinkTable
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.schema import VIEW_SOURCE, RelationName
 from service.backfill.view_build import ViewBuild
@@ -77,7 +77,7 @@ def source_row(factory: ServiceFactory) -> SourceRow:
 class CatalogReconciler:
     """The reconciler of a pipeline, used by its thread.
 
-    sink_epoch: as of the last refresh, if any.
+    sink_progress: as of the last refresh, if any.
     """
 
     def __init__(self, control: Control, engine: Engine, factory: ServiceFactory) -> None:
@@ -89,8 +89,13 @@ class CatalogReconciler:
         self.sources = SourceStatusReporter(control, factory.settings.sink_key, factory.feed_source)
         self._rows = self._all_rows = list[ViewRow]()
         self._is_called = True
-        self.sink_epoch: int | None = None
+        self.sink_progress: Progress | None = None
         self.require_server = control.require_server
+
+    @property
+    def sink_epoch(self) -> int | None:
+        """Return the sink's epoch as of the last refresh, if any."""
+        return None if self.sink_progress is None else self.sink_progress.epoch
 
     def claim(self) -> None:
         """Make sure that the control tables are there."""
@@ -114,7 +119,7 @@ class CatalogReconciler:
             progress = self._control.read_progress(self._factory.settings.sink_key)
             self._all_rows, self._rows = rows, self._own(rows)
             self._reports.refreshed()
-            self.sink_epoch = None if progress is None else progress.epoch
+            self.sink_progress = progress
             return True
         except TemporaryError as error:
             log.warning("catalog.retry", code=error.code)

@@ -8,7 +8,6 @@ the outbox has was rewound, and is left unchanged (`sink_rewind`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -110,7 +109,7 @@ def is_elsewhere(engine: Engine, found: Progress | None) -> bool:
     entry = engine.find_epoch(in_sink)
     if entry is None:
         return False
-    return json.loads(json.dumps(dict(entry.progress.positions))) != positions
+    return entry.progress.as_stored() != positions
 
 
 def lacking(engine: Engine, sink: Sink, in_sink: int) -> list[SinkEpoch] | None:

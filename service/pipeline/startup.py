@@ -162,6 +162,7 @@ class StateRecovery:
         self._epochs.start(*found)
         # Epochs that were on their way to the sink may have changed the catalog.
         self._refresh()
+        self._epochs.resume_progress(self._reconciler.sink_progress)
         self._failures.remove_failed()
         if self._epochs.writer.written > before:
             self._remove_outdated()

@@ -106,6 +106,11 @@ SEEDS = {
         "refusals",
         "failovers",
     ): "a version that the sink had refused was taken for one on its way after a restart",
+    (
+        7601795,
+        "refusals",
+        "failovers",
+    ): "a restart forgot that the sink did not show yet where the log ended",
 }
 
 
