@@ -203,3 +203,23 @@ def sum_by_group(group, weights, groups):
     for i in range(group.shape[0]):
         out[group[i]] += weights[i]
     return out
+
+
+@njit(nogil=True, cache=True)
+def bisect_runs(values, low, high, sought, is_after):
+    """Return int64[n]: where each sought value would be in values[low:high], which ascends.
+
+    values int64[m]; low, high, sought int64[n]; is_after bool[n]: after equal values, else before.
+    """
+    out = np.empty(sought.shape[0], np.int64)
+    for i in range(sought.shape[0]):
+        begin, end = low[i], high[i]
+        while begin < end:
+            middle = (begin + end) >> 1
+            value = values[middle]
+            if value < sought[i] or (value == sought[i] and is_after[i]):
+                begin = middle + 1
+            else:
+                end = middle
+        out[i] = begin
+    return out

@@ -335,6 +335,7 @@ def played(
         return run.happened + run.scheduler.done + lost
 
 
+@pytest.mark.timeout(1800)
 def test_every_epoch_is_the_local_answer() -> None:
     happened: Counter = Counter()
     for seed in chosen(PLANS):

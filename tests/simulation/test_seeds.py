@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from service.metrics.metrics import DATAFLOW_FILE
 from tests.harness import figures
 from tests.harness.tiers import count
@@ -22,6 +24,7 @@ FIRST = int(os.environ.get("TIDEMARK_TEST_SEED", "1"))
 SEEDS = count("TIDEMARK_TEST_SEEDS", 60, 500)
 
 
+@pytest.mark.timeout(1800)
 def test_seeds() -> None:
     found, failed = run_all(range(FIRST, FIRST + SEEDS))
     assert found.pop("count") == SEEDS

@@ -16,7 +16,6 @@ from dataflow.delta import Column, Delta, equal_rows
 from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.chunking import EVERY_ROW, in_chunks, whole
 from dataflow.operators.groups import (
-    Touched,
     columns_at,
     plain_columns,
     split_nulls,
@@ -29,6 +28,7 @@ from dataflow.operators.ordered.ordered_rows import (
     Bound,
     Order,
     OrderedRows,
+    OrderedSearch,
     pieces,
 )
 from dataflow.operators.ordered.top_k import orders_of
@@ -100,7 +100,8 @@ class AsOfJoinOperator:
         """Return changed left rows with their answers."""
         touched = touch(columns_at(left, self._keys[0]), len(left))
         bound = _BEFORE_VALUE if self._is_inclusive else Bound(False, True, 1)
-        found = self._answers(touched, left.columns[self._values[0]], bound)
+        search = self._right.search(touched.keys)
+        found = self._answers(search, touched.group, left.columns[self._values[0]], bound)
         return self._joined(left, found.rows, found.answer)
 
     def _of_right(self, right: Delta, max_rows: int) -> Iterator[Delta]:
@@ -108,63 +109,67 @@ class AsOfJoinOperator:
         change: those after the previous right row, up to a changed one."""
         value = right.columns[self._values[1]]
         touched = touch(columns_at(right, self._keys[1]), len(right))
-        high = self._edges(touched.keys, touched.group, value)
+        keys, part = touched.keys, touched.group
+        among_left, among_right = self._left.search(keys), self._right.search(keys)
+        high = self._edges(among_left, part, value)
         reached = np.flatnonzero(high > 0)
         if len(reached) == 0:
-            self._right.apply(right)
+            self._right.apply_after(among_right, part, right)
             return
-        value, high, touched = value.take(reached), high[reached], _part_of(touched, reached)
-        old = self._answers(touched, value, _BEFORE_VALUE)
-        self._right.apply(right)
-        new = self._answers(touched, value, _BEFORE_VALUE)
-        part = touched.group
+        value, high, own_part = value.take(reached), high[reached], part[reached]
+        old = self._answers(among_right, own_part, value, _BEFORE_VALUE)
+        self._right.apply_after(among_right, part, right)
+        new = self._answers(self._right.search(keys), own_part, value, _BEFORE_VALUE)
         changed = np.flatnonzero(~_same(old, new))
-        low = np.zeros(len(part), np.int64)
+        low = np.zeros(len(own_part), np.int64)
         some = [changed[found.previous[changed] >= 0] for found in (old, new)]
         previous = [
             found.rows.columns[self._values[1]].take(found.previous[index])
             for found, index in zip((old, new), some, strict=True)
         ]
         index = np.concatenate(some)
-        edges = self._edges(touched.keys, part[index], Column.concat(previous))
+        edges = self._edges(among_left, own_part[index], Column.concat(previous))
         np.maximum.at(low, index, edges)
         changed = changed[low[changed] < high[changed]]
         # Rows of one value change the same left rows.
-        changed = _distinct(changed, part, low)
+        changed = _distinct(changed, own_part, low)
         for piece, rows in self._spans(
-            touched.keys, part[changed], (low[changed], high[changed]), max_rows
+            among_left, own_part[changed], (low[changed], high[changed]), max_rows
         ):
             at = changed[piece]
             before = self._joined(rows.negate(), old.rows, old.answer[at])
             yield Delta.concat([before, self._joined(rows, new.rows, new.answer[at])])
 
-    def _edges(self, keys: tuple[Column, ...], part: np.ndarray, value: Column) -> np.ndarray:
+    def _edges(self, search: OrderedSearch, part: np.ndarray, value: Column) -> np.ndarray:
         """Return int64[n]: how many left rows of a partition have a right row of this value, or
         one before it, as their answer."""
         bound = AFTER_PEERS if self._is_inclusive else BEFORE_PEERS
-        return self._left.positions(keys, part, {self._values[0]: value}, bound)
+        return search.positions(part, {self._values[0]: value}, bound)
 
-    def _answers(self, touched: Touched, value: Column, bound: Bound) -> _Answers:
+    def _answers(
+        self, search: OrderedSearch, part: np.ndarray, value: Column, bound: Bound
+    ) -> _Answers:
         """Find the first right row from a bound at each value on, and the one before it."""
-        keys, part = touched.keys, touched.group
-        at = self._right.positions(keys, part, {self._values[1]: value}, bound)
-        cover = self._right.covering(keys, part, np.maximum(at - 1, 0), at + 1)
+        at = search.positions(part, {self._values[1]: value}, bound)
+        cover = search.covering(part, np.maximum(at - 1, 0), at + 1)
         return _Answers(cover.rows, cover.index(part, at), cover.index(part, at - 1))
 
     def _spans(
         self,
-        keys: tuple[Column, ...],
+        search: OrderedSearch,
         part: np.ndarray,
         ranges: tuple[np.ndarray, np.ndarray],
         max_rows: int,
     ) -> Iterator[tuple[np.ndarray, Delta]]:
         """Yield the left rows of disjoint ranges, about max_rows at a time: (int64[m] the range
         of each, rows)."""
-        low, high = ranges
+        keys, (low, high) = search.keys, ranges
         for index, start, end in pieces(low, high, max_rows):
-            numbers, own = np.unique(part[index], return_inverse=True)
-            taken = tuple(k.take(numbers) for k in keys)
-            cover = self._left.covering(taken, own, start, end)
+            own, of_piece = part[index], search
+            if len(index) < len(part):
+                numbers, own = np.unique(own, return_inverse=True)
+                of_piece = self._left.search([k.take(numbers) for k in keys])
+            cover = of_piece.covering(own, start, end)
             starts, ends = cover.offsets[own] + start, cover.offsets[own] + end
             order = np.argsort(starts, kind="stable")
             within = np.searchsorted(starts[order], cover.start, "right") - 1
@@ -180,12 +185,6 @@ class AsOfJoinOperator:
             left, index = left.take(some), index[some]
         columns = tuple(value_at(column, index) for column in right.columns)
         return Delta(left.columns + columns, left.weights)
-
-
-def _part_of(touched: Touched, index: np.ndarray) -> Touched:
-    """Return the keys of the rows at int64 positions."""
-    numbers, first, group = np.unique(touched.group[index], return_index=True, return_inverse=True)
-    return Touched(tuple(k.take(numbers) for k in touched.keys), group, first)
 
 
 def _distinct(index: np.ndarray, part: np.ndarray, low: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ and is not stored.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from dataflow.operators.ordered.ordered_rows import (
     Bound,
     Order,
     OrderedRows,
+    OrderedSearch,
     pieces,
 )
 from dataflow.plan.nodes import Bounds, Join, SemiJoin
@@ -42,11 +43,13 @@ def pair_state(plan: Join | SemiJoin, context: Context) -> PairState:
 class _Ranges:
     """Where the pairs of changed rows are stored.
 
-    index int64[k]: a changed row; part: its partition, by its position among keys; low and high:
-    positions in the partition. A changed row may have several ranges.
+    stored: the rows; search: of the partitions that the ranges are in. index int64[k]: a changed
+    row; part: its partition, by its position among those; low and high: positions in the
+    partition. A changed row may have several ranges.
     """
 
-    keys: Sequence[Column]
+    stored: OrderedRows
+    search: OrderedSearch
     index: np.ndarray
     part: np.ndarray
     low: np.ndarray
@@ -54,9 +57,11 @@ class _Ranges:
 
     def picked(self, chosen: np.ndarray, low: np.ndarray, high: np.ndarray) -> _Ranges:
         """Return the chosen ranges with other ends."""
+        if len(chosen) == len(self.part):
+            return replace(self, low=low, high=high)
         numbers, part = np.unique(self.part[chosen], return_inverse=True)
-        keys = tuple(k.take(numbers) for k in self.keys)
-        return _Ranges(keys, self.index[chosen], part, low, high)
+        search = self.stored.search([k.take(numbers) for k in self.search.keys])
+        return _Ranges(self.stored, search, self.index[chosen], part, low, high)
 
     def between(self, start: np.ndarray, end: np.ndarray) -> _Ranges:
         """Return the ranges clipped to positions from start to end of each one's partition."""
@@ -128,8 +133,7 @@ class IntervalState(PairState):
     ) -> Iterator[Pairs]:
         """See PairState."""
         ranges = self._ranges(side, delta)
-        stored = self._stored(side)
-        sizes = stored.sizes(ranges.keys, len(ranges.keys[0]) if ranges.keys else 1)
+        sizes = ranges.search.sizes()
         base = (np.cumsum(sizes) - sizes)[ranges.part]
         cuts = _cuts(base + ranges.low, base + ranges.high, max_rows)
         for start, end in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
@@ -137,10 +141,6 @@ class IntervalState(PairState):
             found = self._paired(side, delta, some)
             if len(found := self._true(found, is_collecting=is_collecting)):
                 yield found
-
-    def _stored(self, side: int) -> OrderedRows:
-        """Return the stored rows that those of a side pair with."""
-        return self._intervals if side == self._value_side else self._values
 
     def _some(self, delta: Delta) -> Delta:
         """Return the rows whose bounds are not empty."""
@@ -167,8 +167,9 @@ class IntervalState(PairState):
         rows = delta.take(index)
         touched = touch(columns_at(rows, self.keys[side]), len(rows))
         ends = columns_at(rows, self._ends)
-        low, high = _positions(self._values, touched.keys, touched.group, self._value, ends)
-        return _Ranges(touched.keys, index, touched.group, low, high)
+        search = self._values.search(touched.keys)
+        low, high = _positions(search, touched.group, self._value, ends)
+        return _Ranges(self._values, search, index, touched.group, low, high)
 
     def _intervals_around(self, delta: Delta) -> _Ranges:
         """Return where the intervals are that begin so near before a value as one of their class
@@ -186,8 +187,9 @@ class IntervalState(PairState):
         first = np.where(length > 0, first, value)
         keys = (*(k.take(of_key) for k in touched.keys), Column(classes))
         ends = Column(first), Column(value)
-        low, high = _positions(self._intervals, keys, place, self._ends[0], ends)
-        return _Ranges(keys, index[row], place, low, high)
+        search = self._intervals.search(keys)
+        low, high = _positions(search, place, self._ends[0], ends)
+        return _Ranges(self._intervals, search, index[row], place, low, high)
 
     def _classes_of(self, touched: Touched, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the classes of each key: (int64[k] the key, sorted; int64[k] the class)."""
@@ -199,8 +201,8 @@ class IntervalState(PairState):
 
     def _paired(self, side: int, delta: Delta, ranges: _Ranges) -> Pairs:
         """Return the pairs of changed rows and the rows of their ranges."""
-        stored, part = self._stored(side), ranges.part
-        cover = stored.covering(ranges.keys, part, ranges.low, ranges.high)
+        part = ranges.part
+        cover = ranges.search.covering(part, ranges.low, ranges.high)
         base = cover.offsets[part]
         # A row is in the piece that has its first copy.
         first = np.searchsorted(cover.start, base + ranges.low)
@@ -218,19 +220,13 @@ class IntervalState(PairState):
 
 
 def _positions(
-    rows: OrderedRows,
-    keys: Sequence[Column],
-    part: np.ndarray,
-    column: int,
-    ends: Sequence[Column],
+    search: OrderedSearch, part: np.ndarray, column: int, ends: Sequence[Column]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return int64[n] each: how many rows of a partition come before the first of two values, and
     how many up to the second. One descent finds both."""
     n = len(part)
     is_after = np.repeat([False, True], n)
-    at = rows.positions(
-        keys, np.tile(part, 2), {column: Column.concat(ends)}, Bound(False, is_after)
-    )
+    at = search.positions(np.tile(part, 2), {column: Column.concat(ends)}, Bound(False, is_after))
     return at[:n], at[n:]
 
 

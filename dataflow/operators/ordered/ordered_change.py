@@ -316,7 +316,7 @@ def _starts(
     that node, and its first item of all.
 
     side: as of _sides. Rows that come in order come at one end, so a node there is cut close to it:
-    the other pieces are full for good, and few items move.
+    the other pieces are full and stay so, and few items move.
 
     >>> sides = np.array([0, 1, -1])
     >>> _starts(np.full(3, 33), np.full(3, 2), sides, Size(8, 24, 32))[2].tolist()

@@ -17,7 +17,8 @@ import numpy as np
 
 from dataflow.delta import Column, Delta
 from dataflow.operators.base import Context
-from dataflow.operators.ordered.row_order import Columns, RowOrder
+from dataflow.operators.ordered.row_order import Columns, RowOrder, text_order
+from storage import kernels
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ class Nodes:
     part, id int64[k]: the partition (its position among those asked for) and the number in it.
     parent, entry int64[k]: the node above and the own entry, as positions in the level above; -1
     for a root. items: rows, or entries without their node's number; owner int64[m]: of each item
-    the node.
+    the node. is_sorted: the items are in order, node by node; nodes that are added leave the
+    positions of the others as they are.
     """
 
     part: np.ndarray
@@ -78,15 +80,17 @@ class Nodes:
     entry: np.ndarray
     items: Delta
     owner: np.ndarray
+    is_sorted: bool = False
 
     @property
     def count(self) -> int:
         """How many nodes."""
         return len(self.part)
 
-    def reorder(self, sequence: np.ndarray) -> None:
-        """Reorder the items into this sequence."""
+    def sort(self, sequence: np.ndarray) -> None:
+        """Sort the items into this sequence."""
         self.items, self.owner = self.items.take(sequence), self.owner[sequence]
+        self.is_sorted = True
 
     def starts(self) -> np.ndarray:
         """Return int64[k + 1]: where each node's items begin, if sorted by node."""
@@ -101,6 +105,7 @@ class Nodes:
             np.concatenate([self.entry, other.entry]),
             Delta.concat([self.items, other.items]),
             np.concatenate([self.owner, other.owner + self.count]),
+            self.is_sorted and other.is_sorted,
         )
 
 
@@ -179,9 +184,19 @@ class NodeStore:
         return items.columns[self.width + ROWS].values if level else items.weights
 
     def sort(self, nodes: Nodes) -> None:
-        """Sort the items of each node in the total order, node by node."""
-        row_ranks = self.order.ranks(nodes.items.columns[: self.width], len(nodes.items))
-        nodes.reorder(np.lexsort((row_ranks, nodes.owner)))
+        """Sort the items of each node in the total order, node by node, unless they are sorted."""
+        if nodes.is_sorted:
+            return
+        own, owner = nodes.items.columns[: self.width], nodes.owner
+        keys = self.order.keys(own, len(owner))
+        sequence = np.lexsort((keys, owner))
+        tied = _ties(owner[sequence], keys[sequence])
+        if len(tied):
+            rows = sequence[tied]
+            within = np.zeros(len(owner), np.int64)
+            within[rows] = text_order([c.take(rows) for c in own], len(rows))
+            sequence = np.lexsort((within, keys, owner))
+        nodes.sort(sequence)
 
     def compared(self, bound: Bound) -> tuple[int, ...]:
         """Return the positions of the columns that a search for a bound reads."""
@@ -191,23 +206,49 @@ class NodeStore:
         """Return int64[r]: for each row, in the node `at`, the last item up to the bound, or the
         position before the node's first one. Also sorts the items. rows: the columns that the
         bound compares."""
-        m, r = len(nodes.items), len(at)
-        own = nodes.items.columns[: self.width]
-        columns = {i: Column.concat([own[i], rows[i]]) for i in self.compared(bound)}
-        row_ranks = self.order.peers(columns, m + r, bound.parts)
-        within = np.zeros(m + r, np.int64)
-        if bound.is_total:
-            row_ranks = self.order.ranks([columns[i] for i in columns], m + r, row_ranks)
-        else:
-            # A row comes before or after all of its peers, which keep their own order.
-            within[:m] = self.order.ranks(own, m, row_ranks[:m] if bound.parts is None else None)
-        last = np.ones(m + r, np.int64)
-        last[m:] = np.where(bound.is_after, 2, 0)
-        owner = np.concatenate([nodes.owner, at])
-        sequence = np.lexsort((within, last, row_ranks, owner))
-        is_item = sequence < m
-        ordinal = np.cumsum(is_item) - 1
-        out = np.empty(r, np.int64)
-        out[sequence[~is_item] - m] = ordinal[~is_item]
-        nodes.reorder(sequence[is_item])
-        return out
+        self.sort(nodes)
+        starts, r = nodes.starts(), len(at)
+        is_used = np.zeros(nodes.count, np.bool_)
+        is_used[at] = True
+        items = np.flatnonzero(is_used[nodes.owner])
+        m = len(items)
+        # Where the items of a node begin among those of the used ones.
+        begin = (np.cumsum(is_used * np.diff(starts)) - np.diff(starts))[at]
+        end = begin + np.diff(starts)[at]
+        own = nodes.items.columns
+        columns = {
+            i: Column.concat([own[i].take(items) if m < len(nodes.owner) else own[i], rows[i]])
+            for i in self.order.columns(bound.parts)
+        }
+        keys = self.order.keys(columns, m + r, bound.parts)
+        is_after = np.broadcast_to(np.asarray(bound.is_after), r).copy()
+        if not bound.is_total:
+            found = kernels.bisect_runs(keys[:m], begin, end, keys[m:], is_after)
+            return starts[at] + found - begin - 1
+        low = kernels.bisect_runs(keys[:m], begin, end, keys[m:], np.zeros(r, np.bool_))
+        high = kernels.bisect_runs(keys[:m], low, end, keys[m:], np.ones(r, np.bool_))
+        tied = np.flatnonzero(low < high)
+        if len(tied):
+            is_tied = np.zeros(m + 1, np.int64)
+            np.add.at(is_tied, low[tied], 1)
+            np.add.at(is_tied, high[tied], -1)
+            among = np.flatnonzero(np.cumsum(is_tied[:m]))
+            both = [
+                Column.concat([own[i].take(items[among]), rows[i].take(tied)])
+                for i in self.compared(bound)
+            ]
+            within = text_order(both, len(among) + len(tied))
+            first, last = np.searchsorted(among, low[tied]), np.searchsorted(among, high[tied])
+            found = kernels.bisect_runs(
+                within[: len(among)], first, last, within[len(among) :], is_after[tied]
+            )
+            low[tied] += found - first
+        return starts[at] + low - begin - 1
+
+
+def _ties(owner: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Return the positions of sorted items that share their key with a neighbour: int64."""
+    if len(keys) == 0:
+        return np.empty(0, np.int64)
+    same = (owner[1:] == owner[:-1]) & (keys[1:] == keys[:-1])
+    return np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))

@@ -52,10 +52,18 @@ class RowOrder:
 
         parts: compare by so many first parts of ORDER BY only. Comparable within one call only.
         """
+        return dense_ranks(self._all_keys(columns, n, parts), n)
+
+    def keys(self, columns: Columns, n: int, parts: int | None = None) -> np.ndarray:
+        """Return int64[n] as `peers` does, but any numbers in that order."""
+        found = self._all_keys(columns, n, parts)
+        return found[0] if len(found) == 1 else dense_ranks(found, n)
+
+    def _all_keys(self, columns: Columns, n: int, parts: int | None) -> list[np.ndarray]:
         keys: list[np.ndarray] = []
         for part in self._order[:parts] if n else ():
             keys += self._keys(part, columns[part.column])
-        return dense_ranks(keys, n)
+        return keys
 
     def ranks(
         self, columns: Sequence[Column], n: int, peers: np.ndarray | None = None
@@ -70,7 +78,7 @@ class RowOrder:
             return peers
         shared = np.flatnonzero(np.bincount(peers)[peers] > 1)
         within = np.zeros(n, np.int64)
-        within[shared] = _text_ranks([c.take(shared) for c in columns], len(shared))
+        within[shared] = text_order([c.take(shared) for c in columns], len(shared))
         return dense_ranks([peers, within], n)
 
     def _keys(self, part: Order, column: Column) -> list[np.ndarray]:
@@ -123,8 +131,8 @@ def dense_ranks(keys: Sequence[np.ndarray], n: int) -> np.ndarray:
     return out
 
 
-def _text_ranks(columns: Sequence[Column], n: int) -> np.ndarray:
-    """Return int64[n]: ranks by all columns; equal rows share one."""
+def text_order(columns: Sequence[Column], n: int) -> np.ndarray:
+    """Return int64[n]: the ranks of rows that tie in ORDER BY; equal rows share one."""
     group, first = group_rows(columns, n)
     row_ranks = np.ones(len(first), np.int64)
     for column in columns:

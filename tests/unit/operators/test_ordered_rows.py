@@ -32,6 +32,7 @@ from dataflow.operators.ordered.ordered_rows import (
     ENDLESS,
     Order,
     OrderedRows,
+    OrderedSearch,
 )
 from dataflow.types import FLOAT8, INT8, INTERVAL, NUMERIC, SqlType, sql_type
 from storage.errors import NegativeWeightError
@@ -203,6 +204,87 @@ def test_equal_to_a_sorted_list(
     numbers = store.arrange_sums(SumsSpec("v/03.topk/rows numbers", "i", 1))
     assert sum(len(keys[0]) for keys, _ in numbers.scan()) == 0, f"seed {seed}"
     store.close()
+
+
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + 8))
+def test_searches_that_share_what_they_read(seed: int) -> None:
+    """Positions and covers in any sequence, and then a change, each as if it had come first."""
+    random = Random(seed)
+    store = CountingStore()
+    rows, model = _open(cast(Store, store)), Counter()
+    span, parts = random.choice([3, 50, 100_000]), [1, 2, 3, 99]
+    keys = [Column.of("i", parts)]
+    for _ in range(12):
+        search, flat = rows.search(keys), {p: [] for p in parts}
+        for row in sorted(model, key=_key):
+            flat[row[0]] += [row] * model[row]
+        for _ in range(random.randrange(5)):
+            if random.random() < 0.5:
+                _compare_positions(search, flat, random, span)
+            else:
+                _compare_cover(search, flat, random)
+        change = _change(random, model, span)
+        delta = Delta.of(KINDS, list(change), list(change.values()))
+        part = np.array([parts.index(row[0]) for row in change], np.int64)
+        if len(delta):
+            rows.apply_after(search, part, delta)
+        model.update(change)
+        model = +model
+        _compare(rows, model, random)
+
+
+def test_a_search_reads_a_node_once() -> None:
+    store = CountingStore()
+    rows = _open(cast(Store, store), "ii", Order(1, INT8), partition=())
+    n = 3000
+    rows.apply(Delta.of("ii", [(1, value) for value in range(n)]))
+    values = np.arange(5, n, 100)
+    part, asked = np.zeros(len(values), np.int64), {0: Column(np.ones(len(values), np.int64))}
+    asked[1] = Column(values)
+    store.reset()
+    search = rows.search(())
+    assert search.positions(part, asked, AFTER_ROW).tolist() == (values + 1).tolist()
+    assert store.reset() > 0
+    assert search.positions(part, asked, AFTER_ROW).tolist() == (values + 1).tolist()
+    assert search.covering(part, values, values + 1).rows.columns[1].values.tolist() == list(values)
+    assert store.reset() == 0
+    assert len(search.covering(part[:1], values[:1], values[:1] + 100).rows) == 100
+    assert store.reset() > 0
+
+
+def _compare_positions(
+    search: OrderedSearch, flat: dict[int, list[Row]], random: Random, span: int
+) -> None:
+    parts = list(flat)
+    asked = [random.randrange(len(parts)) for _ in range(random.choice([1, 40]))]
+    values = [random.randrange(-1, span + 1) for _ in asked]
+    found = search.positions(np.array(asked), {1: Column.of("i", values)}, BEFORE_PEERS)
+    expected = [
+        sum(row[1] is None or row[1] > value for row in flat[parts[p]])
+        for p, value in zip(asked, values, strict=True)
+    ]
+    assert found.tolist() == expected
+
+
+def _compare_cover(search: OrderedSearch, flat: dict[int, list[Row]], random: Random) -> None:
+    parts = list(flat)
+    asked = [random.randrange(len(parts)) for _ in range(random.choice([0, 1, 8]))]
+    low = np.array([random.randrange(len(flat[parts[p]]) + 2) for p in asked], np.int64)
+    high = low + np.array([random.randrange(20) for _ in asked], np.int64)
+    part = np.array(asked, np.int64)
+    cover = search.covering(part, low, high)
+    copies = [row for row, weight in cover.rows.rows() for _ in range(weight)]
+    for p, start, end in zip(asked, low.tolist(), high.tolist(), strict=True):
+        at = np.arange(start, min(end, len(flat[parts[p]])))
+        index = cover.index(np.full(len(at), p), at)
+        plain = [row for row, _ in cover.rows.rows()]
+        assert [plain[i] for i in index.tolist()] == flat[parts[p]][start:end]
+    every = {
+        i
+        for p, a, b in zip(asked, low.tolist(), high.tolist(), strict=True)
+        for i in [(p, row) for row in flat[parts[p]][a:b]]
+    }
+    assert {(parts.index(row[0]), row) for row in copies} == every
 
 
 def test_partition_of_no_columns() -> None:
