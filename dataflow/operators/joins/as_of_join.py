@@ -84,42 +84,54 @@ class AsOfJoinOperator:
         yield from in_chunks(self._changes(left, right, max_rows), max_rows)
 
     def _changes(self, left: Delta, right: Delta, max_rows: int) -> Iterator[Delta]:
-        """L_old as of the old and the new right rows, then the changed left rows as of the new."""
+        """L_old as of the old and the new right rows, then the changed left rows as of the new.
+
+        Both inputs change in the same partitions, as a rule: one search serves both.
+        """
         right, _ = split_nulls(right, (*self._keys[1], self._values[1]))
-        if len(right):
-            yield from self._of_right(right, max_rows)
         left, nulls = split_nulls(left, (*self._keys[0], self._values[0]))
+        own = zip(columns_at(left, self._keys[0]), columns_at(right, self._keys[1]), strict=True)
+        touched = touch([Column.concat(pair) for pair in own], len(left) + len(right))
+        keys, (part, of_right) = touched.keys, np.split(touched.group, [len(left)])
+        among_left, among_right = self._left.search(keys), self._right.search(keys)
+        if len(right):
+            after = self._right.search(keys)
+            yield from self._of_right(right, of_right, (among_left, among_right, after), max_rows)
+            among_right = after
         if len(left):
-            yield self._of_left(left)
-            self._left.apply(left)
+            value = left.columns[self._values[0]]
+            bound = _BEFORE_VALUE if self._is_inclusive else Bound(False, True, 1)
+            found = self._answers(among_right, part, value, bound)
+            yield self._joined(left, found.rows, found.answer)
+            self._left.apply_after(among_left, part, left)
         if nulls is not None:
             nothing = np.full(len(nulls), -1, np.int64)
             yield self._joined(nulls, Delta.empty(self._kinds[1]), nothing)
 
-    def _of_left(self, left: Delta) -> Delta:
-        """Return changed left rows with their answers."""
-        touched = touch(columns_at(left, self._keys[0]), len(left))
-        bound = _BEFORE_VALUE if self._is_inclusive else Bound(False, True, 1)
-        search = self._right.search(touched.keys)
-        found = self._answers(search, touched.group, left.columns[self._values[0]], bound)
-        return self._joined(left, found.rows, found.answer)
-
-    def _of_right(self, right: Delta, max_rows: int) -> Iterator[Delta]:
+    def _of_right(
+        self,
+        right: Delta,
+        part: np.ndarray,
+        searches: tuple[OrderedSearch, OrderedSearch, OrderedSearch],
+        max_rows: int,
+    ) -> Iterator[Delta]:
         """Apply changed right rows; yield the change of the stored left rows whose answer they
-        change: those after the previous right row, up to a changed one."""
+        change: those after the previous right row, up to a changed one.
+
+        part: as of the searches, which are among the left rows, and among the right rows before
+        and after.
+        """
+        among_left, before, after = searches
         value = right.columns[self._values[1]]
-        touched = touch(columns_at(right, self._keys[1]), len(right))
-        keys, part = touched.keys, touched.group
-        among_left, among_right = self._left.search(keys), self._right.search(keys)
         high = self._edges(among_left, part, value)
         reached = np.flatnonzero(high > 0)
         if len(reached) == 0:
-            self._right.apply_after(among_right, part, right)
+            self._right.apply_after(before, part, right)
             return
         value, high, own_part = value.take(reached), high[reached], part[reached]
-        old = self._answers(among_right, own_part, value, _BEFORE_VALUE)
-        self._right.apply_after(among_right, part, right)
-        new = self._answers(self._right.search(keys), own_part, value, _BEFORE_VALUE)
+        old = self._answers(before, own_part, value, _BEFORE_VALUE)
+        self._right.apply_after(before, part, right)
+        new = self._answers(after, own_part, value, _BEFORE_VALUE)
         changed = np.flatnonzero(~_same(old, new))
         low = np.zeros(len(own_part), np.int64)
         some = [changed[found.previous[changed] >= 0] for found in (old, new)]
@@ -137,8 +149,8 @@ class AsOfJoinOperator:
             among_left, own_part[changed], (low[changed], high[changed]), max_rows
         ):
             at = changed[piece]
-            before = self._joined(rows.negate(), old.rows, old.answer[at])
-            yield Delta.concat([before, self._joined(rows, new.rows, new.answer[at])])
+            retracted = self._joined(rows.negate(), old.rows, old.answer[at])
+            yield Delta.concat([retracted, self._joined(rows, new.rows, new.answer[at])])
 
     def _edges(self, search: OrderedSearch, part: np.ndarray, value: Column) -> np.ndarray:
         """Return int64[n]: how many left rows of a partition have a right row of this value, or

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -42,14 +43,23 @@ class OrderedSearch:
     """The nodes of `count` distinct partitions that searches have read.
 
     keys: the partition columns of the partitions. `part` of a search, int64[n]: the partition of
-    each of n rows or ranges, by its position among the keys. levels: the nodes, from the leaves up.
+    each of n rows or ranges, by its position among the keys.
     """
 
     def __init__(self, store: NodeStore, keys: Sequence[Column], count: int) -> None:
         self._store = store
         self._count = count
         self.keys = keys
-        self._root_level, self.levels = store.roots(keys, count)
+
+    @cached_property
+    def _roots(self) -> tuple[np.ndarray, list[Nodes]]:
+        """The levels of the roots, and the nodes; read at the first search."""
+        return self._store.roots(self.keys, self._count)
+
+    @property
+    def levels(self) -> list[Nodes]:
+        """The nodes that were read, by level, the leaves first."""
+        return self._roots[1]
 
     def sizes(self) -> np.ndarray:
         """Return int64[count]: how many rows, with their weights, each partition has."""
@@ -114,7 +124,7 @@ class OrderedSearch:
         before = np.zeros(len(part), np.int64)
         for number in range(len(self.levels) - 1, -1, -1):
             nodes = self.levels[number]
-            own_root = self._root_level[part] == number
+            own_root = self._roots[0][part] == number
             if own_root.any():
                 root = np.full(self._count, -1, np.int64)
                 is_root = np.flatnonzero(nodes.parent < 0)
