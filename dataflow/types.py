@@ -14,7 +14,7 @@ Physical form of a value, by TypeKind:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from storage.kinds import KIND_BOOL, KIND_BYTES, KIND_FLOAT, KIND_INT
@@ -135,6 +135,9 @@ class SqlType:
     is_enum: an enum, so that equal text is equal value.
     is_deterministic: False under a collation that calls texts of different bytes equal.
     hashing: of an OPAQUE type, PostgreSQL's function of (value, seed) that agrees with its `=`.
+    null_paths: where a value may have NULL for a row, which hashes as a row of NULLs does: the SQL
+    selections of a row type's columns that are rows, '."home"'; of an array of rows those of an
+    element, with "" for itself.
     base: of a domain, or an array of one, the type without its conditions.
     """
 
@@ -149,6 +152,7 @@ class SqlType:
     is_deterministic: bool = True
     hashing: str = ""
     base: SqlType | None = None
+    null_paths: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def is_users(self) -> bool:

@@ -66,14 +66,29 @@ def key_form(expression: Expression) -> Expression | None:
 def _hashed(expression: Expression) -> Expression | None:
     """Return 128 bits of the type's own hash, from two seeds; rows are distinguished by as many
     bits."""
-    function = expression.type.hashing
+    type = expression.type
+    function = type.hashing
     if not function:
         return None
     parts = " || ' ' || ".join(f"to_hex({function}($1, {seed}))" for seed in _SEEDS)
     if function == ARRAY_HASH:
         # An array's hash ignores its bounds; its `=` does not.
         parts += " || ' ' || COALESCE(array_dims($1), '')"
+    if type.null_paths:
+        parts += f" || ' ' || {_nulls(type)}"
     return InPostgres(f"({parts})", (expression,), TEXT)
+
+
+def _nulls(type: SqlType) -> str:
+    """Return SQL for a text of which rows in $1 are NULL: those hash as rows of NULLs do."""
+    of = "x" if type.hashing == ARRAY_HASH else "$1"
+    digits = ", ".join(
+        f"(({of}){path} IS NOT DISTINCT FROM NULL)::integer" for path in type.null_paths
+    )
+    if type.hashing != ARRAY_HASH:
+        return f"concat({digits})"
+    elements = "(SELECT unnest($1) AS x OFFSET 0) AS elements"
+    return f"COALESCE((SELECT string_agg(concat({digits}), ',') FROM {elements}), '')"
 
 
 def common_key_forms(left: Expression, right: Expression) -> tuple[Expression, Expression] | None:

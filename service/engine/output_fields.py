@@ -25,6 +25,7 @@ def to_json(fields: Iterable[Field]) -> list[dict[str, Any]]:
             "is_enum": f.type.is_enum,
             "is_deterministic": f.type.is_deterministic,
             "hashing": f.type.hashing,
+            "null_paths": list(f.type.null_paths),
         }
         for f in fields
     ]
@@ -53,6 +54,7 @@ def from_json(facts: Iterable[Mapping[str, Any]]) -> tuple[Field, ...]:
                 f["is_enum"],
                 f["is_deterministic"],
                 f.get("hashing", ""),
+                null_paths=tuple(f.get("null_paths", ())),
             ),
             f["nullable"],
         )

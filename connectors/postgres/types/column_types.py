@@ -14,7 +14,7 @@ from typing import Any
 
 from psycopg2.extensions import cursor as Cursor
 
-from connectors.postgres.types.hashing import find_hashing
+from connectors.postgres.types.hashing import find_hashing, find_null_paths
 from dataflow.errors import SqlError
 from dataflow.schema import Field
 from dataflow.types import SqlType, TypeKind, is_turkic, sql_type
@@ -67,7 +67,7 @@ class ColumnTypes:
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
-        self._hashing: dict[int, str] = {}
+        self._hashing: dict[int, tuple[str, tuple[str, ...]]] = {}
         cursor.execute(_DATABASE)
         collate, provider, locale = cursor.fetchone() or ("", "", "")
         self._is_default_bytewise = (locale if provider == "b" else collate) in _BYTEWISE and (
@@ -89,8 +89,11 @@ class ColumnTypes:
         if type.kind is not TypeKind.OPAQUE or type.is_enum:
             return type
         if type.oid not in self._hashing:
-            self._hashing[type.oid] = find_hashing(self._cursor, type.oid)
-        return replace(type, hashing=self._hashing[type.oid])
+            function = find_hashing(self._cursor, type.oid)
+            paths = find_null_paths(self._cursor, type.oid) if function else ()
+            self._hashing[type.oid] = function, paths
+        function, paths = self._hashing[type.oid]
+        return replace(type, hashing=function, null_paths=paths)
 
     def _type(self, row: Sequence[Any]) -> SqlType:
         name, oid, typmod, kind = row[:4]

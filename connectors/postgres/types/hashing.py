@@ -8,11 +8,13 @@ classes of access method "hash".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from psycopg2.extensions import cursor as Cursor
 
 from dataflow.types import ARRAY_HASH
 
-_RECORD = 2249
+_RECORD, _RECORDS = 2249, 2287
 _TYPE = """
 SELECT t.typtype, t.typbasetype, t.typrelid,
        CASE WHEN t.typsubscript = 'array_subscript_handler'::regproc THEN t.typelem ELSE 0 END,
@@ -21,8 +23,9 @@ FROM pg_type t LEFT JOIN pg_range r ON t.oid IN (r.rngtypid, r.rngmultitypid)
 WHERE t.oid = %s
 """
 _ATTRIBUTES = """
-SELECT a.atttypid FROM pg_attribute a
+SELECT quote_ident(a.attname), a.atttypid FROM pg_attribute a
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum
 """
 _FUNCTION = """
 SELECT quote_ident(n.nspname) || '.' || quote_ident(p.proname)
@@ -53,7 +56,7 @@ def find_hashing(cursor: Cursor, oid: int) -> str:
         return "pg_catalog.hashenumextended"
     if kind == "c":
         cursor.execute(_ATTRIBUTES, (relation,))
-        parts = [part for (part,) in cursor.fetchall()]
+        parts = [part for _, part in cursor.fetchall()]
         return RECORD_HASH if _all_hash(cursor, parts) else ""
     if kind in _CONTAINERS:
         return f"pg_catalog.{_CONTAINERS[kind]}" if _all_hash(cursor, [subtype]) else ""
@@ -67,3 +70,38 @@ def find_hashing(cursor: Cursor, oid: int) -> str:
 def _all_hash(cursor: Cursor, parts: list[int]) -> bool:
     # A nested array would count as equal to an array with other bounds.
     return all(find_hashing(cursor, part) not in ("", ARRAY_HASH) for part in parts)
+
+
+def find_null_paths(cursor: Cursor, oid: int) -> tuple[str, ...]:
+    """Return where a value that is hashed may have NULL for a row: SqlType.null_paths."""
+    if oid == _RECORDS:
+        return ("",)
+    kind, base, relation, element = _kind_of(cursor, oid)
+    if kind == "d":
+        return find_null_paths(cursor, base)
+    if kind == "c":
+        return tuple(_rows_in(cursor, relation))
+    while element:
+        kind, base, relation, _ = _kind_of(cursor, element)
+        if kind == "c":
+            return ("", *_rows_in(cursor, relation))
+        element = base
+    return ()
+
+
+def _rows_in(cursor: Cursor, relation: int) -> Iterator[str]:
+    """Yield the paths of the columns of a row type that are rows, and of those in them."""
+    cursor.execute(_ATTRIBUTES, (relation,))
+    for name, oid in cursor.fetchall():
+        kind, base, below, _ = _kind_of(cursor, oid)
+        while kind == "d":
+            kind, base, below, _ = _kind_of(cursor, base)
+        if kind == "c":
+            yield f".{name}"
+            yield from (f".{name}{path}" for path in _rows_in(cursor, below))
+
+
+def _kind_of(cursor: Cursor, oid: int) -> tuple[str, int, int, int]:
+    """Return a type's kind, a domain's base, a row type's relation, an array's element."""
+    cursor.execute(_TYPE, (oid,))
+    return (cursor.fetchone() or ("b", 0, 0, 0, 0))[:4]

@@ -32,7 +32,8 @@ _SQL = (
     _type(
         "sql.type",
         SqlType,
-        "name oid typmod kind scale is_bytewise collation is_enum is_deterministic hashing base",
+        "name oid typmod kind scale is_bytewise collation is_enum is_deterministic hashing base"
+        " null_paths",
     ),
     _type("sql.field", Field, "name type is_nullable"),
     _type("sql.relation_name", RelationName, "source schema name"),
