@@ -1,4 +1,7 @@
-"""A view's output fields as JSON, the form stored in the control tables."""
+"""A view's output fields as JSON, the form stored in the control tables.
+
+Invariant: fields that an earlier version stored are read; what it did not know has its default.
+"""
 
 from __future__ import annotations
 
