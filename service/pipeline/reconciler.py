@@ -300,13 +300,12 @@ class CatalogReconciler:
         Valid before the outbox is replayed: afterwards nothing is on its way, and a later version
         of a failed view was refused.
         """
-        replaced = {
-            r.identity
+        return {
+            RelationName(VIEW_SOURCE, r.schema, r.name)
             for r in self._rows
-            if (live := self.live(r.identity)) is not None and live.version > r.version
+            if r.status == ViewState.FAILED
+            and ((live := self.live(r.identity)) is None or live.version <= r.version)
         }
-        failed = (r for r in self._rows if r.identity in self.failed() - replaced)
-        return {RelationName(VIEW_SOURCE, r.schema, r.name) for r in failed}
 
     def error_of(self, identity: str) -> TidemarkError:
         """Why a view has failed, as the catalog has it."""

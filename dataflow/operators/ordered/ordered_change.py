@@ -128,11 +128,16 @@ class OrderedChange:
     def _links(self, level: int, low: np.ndarray) -> np.ndarray:
         """Return the entries of the level above that are merged with the next entry: int64,
         sorted."""
-        above, entry = self._levels[level + 1], self._levels[level].entry[low]
-        owner = np.concatenate([np.array([-1]), above.owner, np.array([-1])])
-        has_left = owner[entry] == owner[entry + 1]
-        has_right = owner[entry + 2] == owner[entry + 1]
+        entry = self._levels[level].entry[low]
+        has_left, has_right = self._neighbours(level, entry)
         return np.unique(np.where(has_left, entry - 1, entry)[has_left | has_right])
+
+    def _neighbours(self, level: int, entry: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return bool[k] each: whether nodes, of these entries, have a sibling before and after."""
+        above = self._levels[level + 1].owner
+        owner = np.concatenate([np.array([-1]), above, np.array([-1])])
+        own = owner[entry + 1]
+        return owner[entry] == own, owner[entry + 2] == own
 
     def _add_siblings(self, level: int, low: np.ndarray) -> Nodes:
         """Fetch the siblings that small nodes are merged with, unless already read.
@@ -201,12 +206,8 @@ class OrderedChange:
         out = np.zeros(len(at), np.int64)
         below = np.flatnonzero(entry >= 0)
         if len(below):
-            owner = self._levels[level + 1].owner
-            owner = np.concatenate([np.array([-1]), owner, np.array([-1])])
-            entry = entry[below]
-            is_first = owner[entry] != owner[entry + 1]
-            is_last = owner[entry + 2] != owner[entry + 1]
-            out[below] = is_last.astype(np.int64) - is_first
+            has_left, has_right = self._neighbours(level, entry[below])
+            out[below] = has_left.astype(np.int64) - has_right
         return out
 
     def _move(self, level: int, is_cut: np.ndarray, items: Delta, ids: np.ndarray) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from dataflow.delta import Column, Delta
 from dataflow.operators.base import Context
-from dataflow.operators.ordered.row_order import Columns, RowOrder, text_order
+from dataflow.operators.ordered.row_order import Columns, RowOrder, tie_ranks
 from storage import kernels
 
 
@@ -194,7 +194,7 @@ class NodeStore:
         if len(tied):
             rows = sequence[tied]
             within = np.zeros(len(owner), np.int64)
-            within[rows] = text_order([c.take(rows) for c in own], len(rows))
+            within[rows] = tie_ranks([c.take(rows) for c in own], len(rows))
             sequence = np.lexsort((within, keys, owner))
         nodes.sort(sequence)
 
@@ -237,7 +237,7 @@ class NodeStore:
                 Column.concat([own[i].take(items[among]), rows[i].take(tied)])
                 for i in self.compared(bound)
             ]
-            within = text_order(both, len(among) + len(tied))
+            within = tie_ranks(both, len(among) + len(tied))
             first, last = np.searchsorted(among, low[tied]), np.searchsorted(among, high[tied])
             found = kernels.bisect_runs(
                 within[: len(among)], first, last, within[len(among) :], is_after[tied]

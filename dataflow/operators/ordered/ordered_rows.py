@@ -28,7 +28,7 @@ from dataflow.operators.ordered.ordered_nodes import (
     Bound,
     NodeStore,
 )
-from dataflow.operators.ordered.ordered_search import Cover, OrderedSearch, placed, summed
+from dataflow.operators.ordered.ordered_search import OrderedSearch, placed, summed
 from dataflow.operators.ordered.row_order import Order, RowOrder
 
 __all__ = [
@@ -38,7 +38,6 @@ __all__ = [
     "BEFORE_ROW",
     "ENDLESS",
     "Bound",
-    "Cover",
     "Order",
     "OrderedRows",
     "OrderedSearch",

@@ -78,7 +78,7 @@ class RowOrder:
             return peers
         shared = np.flatnonzero(np.bincount(peers)[peers] > 1)
         within = np.zeros(n, np.int64)
-        within[shared] = text_order([c.take(shared) for c in columns], len(shared))
+        within[shared] = tie_ranks([c.take(shared) for c in columns], len(shared))
         return dense_ranks([peers, within], n)
 
     def _keys(self, part: Order, column: Column) -> list[np.ndarray]:
@@ -131,7 +131,7 @@ def dense_ranks(keys: Sequence[np.ndarray], n: int) -> np.ndarray:
     return out
 
 
-def text_order(columns: Sequence[Column], n: int) -> np.ndarray:
+def tie_ranks(columns: Sequence[Column], n: int) -> np.ndarray:
     """Return int64[n]: the ranks of rows that tie in ORDER BY; equal rows share one."""
     group, first = group_rows(columns, n)
     row_ranks = np.ones(len(first), np.int64)
