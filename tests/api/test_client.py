@@ -84,8 +84,8 @@ def _looks(face: Face) -> None:
     assert isinstance(state.created_at, datetime) and state.created_at.tzinfo is not None
     assert [f.name for f in state.fields] == ["region", "n", "total"]
     assert face.view(state.path).name == '"public"."regions"'
-    plan = face.ask(face.view("regions").plan())
-    assert plan.told == rest("GET", "/views/regions/plan").json() and "aggregate" in plan.text
+    plan = face.same_as_rest(face.view("regions").plan, "/views/regions/plan")
+    assert "aggregate" in plan.text
     nodes = face.ask(face.view("regions").dataflow()).nodes
     assert nodes[-1].id in {n.id for n in nodes} and nodes[0].inputs == ()
     health = face.ask(face.client.health())

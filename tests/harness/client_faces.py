@@ -16,6 +16,8 @@ from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tidemark import TidemarkError
 
+ATTEMPTS = 20
+
 
 @dataclass
 class Face:
@@ -47,6 +49,17 @@ class Face:
             if len(taken) == count:
                 break
         return taken
+
+    def same_as_rest(self, call: Callable[[], Any], path: str) -> Any:
+        """The answer of a call that must say what REST says at `path`. Figures that the pipeline
+        writes about once a second may change between the two, so REST is read on both sides."""
+        for _ in range(ATTEMPTS):
+            before = self.service.call("GET", path).json()
+            found = self.ask(call())
+            if before == self.service.call("GET", path).json():
+                assert found.told == before
+                return found
+        raise AssertionError(f"{path} changed in each of {ATTEMPTS} attempts")
 
     def refused(self, found: Callable[[], Any]) -> str:
         """The code that a call is refused with."""
