@@ -16,9 +16,9 @@ import pytest
 
 from tests.harness import figures, http
 from tests.harness.postgres import Database
-from tests.harness.psql import eventually
 from tests.harness.service import RunningService
 from tests.harness.tiers import count, is_fast
+from tests.harness.waiting import wait_until
 
 TABLES = "CREATE TABLE t (id int PRIMARY KEY, a int); INSERT INTO t VALUES (1, 2)"
 PROBLEM = "application/problem+json"
@@ -89,7 +89,7 @@ def test_what_takes_longer_than_one_waits(service: RunningService) -> None:
     for path in ("/views/{name}", "/views/{view}/sinks/{sink}"):
         described = ask(service, "GET", "/openapi.json").json()["paths"][path]["delete"]
         assert "content" not in described["responses"]["202"]
-    eventually(lambda: ask(service, "GET", "/views/dropped").status_code == 404)
+    wait_until(lambda: ask(service, "GET", "/views/dropped").status_code == 404)
 
 
 def test_lists_in_pages(service: RunningService) -> None:
@@ -175,7 +175,7 @@ def test_a_key_of_a_process_that_died_is_free_at_once(
         lock.cursor().execute("LOCK TABLE t")
         first = threads.submit(ask, service, "POST", path, json=body, headers=key)
         wanted = "SELECT FROM tidemark.idempotency_keys WHERE status IS NULL AND key = 'k-2'"
-        eventually(lambda: bool(place.rows(wanted)))
+        wait_until(lambda: bool(place.rows(wanted)))
         again = ask(service, "POST", path, json=body, headers=key)
         assert code_of(again) == (409, "request.in_progress")
         service.kill_child("api")

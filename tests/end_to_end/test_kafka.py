@@ -22,11 +22,11 @@ from tests.harness.broker import (
     send,
     topic_names,
     unique_name,
-    wait_until,
 )
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 from tests.harness.tiers import is_fast
+from tests.harness.waiting import wait_until
 
 TIMEOUT_S = 60.0
 KILLS = 4

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from service.cli.main import app
 from service.metrics.metrics import read_metrics
-from tests.harness.broker import wait_until
 from tests.harness.mariadb import MariaDb
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tests.harness.sinks import add_sink, await_sink, drop_sink, sink_of
+from tests.harness.waiting import wait_until
 from tests.harness.webhook_receiver import Receiver
 
 ORDERS = """
@@ -49,7 +49,7 @@ def settled(service: RunningService, database: Database, view: str) -> int:
 
 
 def caught_up(service: RunningService, view: str, name: str, epoch: int) -> None:
-    wait_until(lambda: (sink_of(service, view, name)["epoch"] or 0) >= epoch, timeout_s=60)
+    wait_until(lambda: (sink_of(service, view, name)["epoch"] or 0) >= epoch)
 
 
 def skipped(service: RunningService, title: str) -> int:
@@ -165,7 +165,7 @@ def test_the_same_rows_as_webhooks(shop: Database, receiver: Receiver, tmp_path:
         receiver.before = lambda _: (422, {})
         change(shop, 15)
         caught_up(service, "totals", "hook", settled(service, shop, "totals"))
-        wait_until(lambda: skipped(service, "public.totals/hook") > 0, timeout_s=30)
+        wait_until(lambda: skipped(service, "public.totals/hook") > 0)
         receiver.before = lambda _: (410, {})
         change(shop, 16)
         failed = await_sink(service, "totals", "hook", status="failed")

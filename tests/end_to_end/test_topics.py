@@ -13,11 +13,12 @@ import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
 from service.metrics.metrics import read_metrics
-from tests.harness.broker import drop_topic, topic_names, unique_name, wait_until
+from tests.harness.broker import drop_topic, topic_names, unique_name
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tests.harness.sinks import add_sink, await_sink, drop_sink, sink_of
 from tests.harness.topic_reader import TopicReader, canonical
+from tests.harness.waiting import wait_until
 
 ORDERS = """
 CREATE TABLE orders (id int PRIMARY KEY, region text NOT NULL, amount numeric(12,2), note text);

@@ -43,7 +43,7 @@ def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
 
 def await_refusal(service: RunningService, code: str) -> None:
     """Until /health answers 503 with the code; the views say it too."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         answer = service.call("GET", "/health")
         if code in answer.text:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -120,11 +119,3 @@ def topic_names(broker: EmbeddedKafka) -> set[str]:
     """The topics that the broker knows."""
     with admin_of(broker) as admin:
         return set(admin.list_topics())
-
-
-def wait_until(is_so: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
-    """Ask again and again until it is so."""
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

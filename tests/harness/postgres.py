@@ -111,7 +111,7 @@ def new_database(server: EmbeddedPostgres) -> Iterator[Database]:
 def drop_database(server: EmbeddedPostgres, name: str) -> None:
     """End the sessions of a database, drop its slots, drop it."""
     admin = Database(server, "postgres")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         admin.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,)

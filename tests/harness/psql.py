@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -73,14 +72,6 @@ def refusal(act: Callable[[], object]) -> psycopg2.Error:
     with pytest.raises(psycopg2.Error) as raised:
         act()
     return raised.value
-
-
-def eventually(look: Callable[[], bool], timeout_s: float = 60) -> None:
-    """Wait until it is so."""
-    deadline = time.monotonic() + timeout_s
-    while not look():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def states(place: Database) -> list[tuple[Any, ...]]:

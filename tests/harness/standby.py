@@ -15,8 +15,8 @@ from connectors.postgres.embedded.server import (
     _temp_root,
     _unprivileged_user,
 )
-from tests.harness.broker import wait_until
 from tests.harness.postgres import SERVER_SETTINGS, Database
+from tests.harness.waiting import wait_until
 
 SLOT = "standby"
 

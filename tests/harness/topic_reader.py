@@ -107,7 +107,7 @@ class TopicReader:
         partition = TopicPartition(self._topic, number)
         if partition not in self._places:
             self._assign()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         found = 0
         while found < records:
             record = self._next(partition)

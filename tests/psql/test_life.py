@@ -10,8 +10,9 @@ import subprocess
 import pytest
 
 from tests.harness.postgres import Database
-from tests.harness.psql import as_role, call, eventually, psql, refusal, roles, states
+from tests.harness.psql import as_role, call, psql, refusal, roles, states
 from tests.harness.service import RunningService
+from tests.harness.waiting import wait_until
 
 LIFE = """
 CREATE SCHEMA elsewhere;
@@ -86,12 +87,12 @@ def test_a_change_is_made_once(service: RunningService, place: Database) -> None
         words = "'SELECT a, min(id) AS n FROM t GROUP BY a', '{\"wait\": false}'"
         call(place, f"CALL tidemark.replace_view('once', {words})")
         asked = "SELECT change IS NOT NULL FROM tidemark.views WHERE name = 'once'"
-        eventually(lambda: place.rows(asked) == [(True,)])
+        wait_until(lambda: place.rows(asked) == [(True,)])
         assert service.kill_child("api")
-        eventually(lambda: place.rows("SELECT tidemark.is_served()") == [(True,)])
+        wait_until(lambda: place.rows("SELECT tidemark.is_served()") == [(True,)])
     finally:
         os.kill(pipeline, signal.SIGCONT)
-    eventually(lambda: not states(place))
+    wait_until(lambda: not states(place))
     ended = (
         "SELECT status FROM tidemark.my_requests WHERE operation = 'replace_view' ORDER BY id DESC"
     )

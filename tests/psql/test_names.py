@@ -8,8 +8,9 @@ import signal
 import pytest
 
 from tests.harness.postgres import Database
-from tests.harness.psql import eventually, psql, states
+from tests.harness.psql import psql, states
 from tests.harness.service import RunningService
+from tests.harness.waiting import wait_until
 
 # --- names --------------------------------------------------------------------------------
 
@@ -48,17 +49,17 @@ def test_hostile_names(service: RunningService, place: Database) -> None:
             cursor.execute(create, (quoted(name),))
         session.commit()
         known = "SELECT name FROM tidemark.views"
-        eventually(lambda: sorted(n for (n,) in place.rows(known)) == sorted(NAMES), 120)
+        wait_until(lambda: sorted(n for (n,) in place.rows(known)) == sorted(NAMES), 120)
         for name in NAMES:
             drop = "CALL tidemark.drop_view(%s, '{\"wait\": false}')"
             cursor.execute(drop, (quoted(name),))
         session.commit()
         session.close()
         dropped = "SELECT count(*) FROM tidemark.views WHERE desired = 'dropped'"
-        eventually(lambda: place.rows(dropped) == [(len(NAMES),)], 120)
+        wait_until(lambda: place.rows(dropped) == [(len(NAMES),)], 120)
     finally:
         os.kill(pipeline, signal.SIGCONT)
-    eventually(lambda: not states(place), 120)
+    wait_until(lambda: not states(place), 120)
     asked = "SELECT operation, status, code FROM tidemark.my_requests ORDER BY id DESC LIMIT %s"
     assert set(place.rows(asked, (2 * len(NAMES),))) == {
         ("drop_view", "done", None),
@@ -76,11 +77,11 @@ def test_hostile_names_of_views_and_columns(service: RunningService, place: Data
         statement = "CALL tidemark.create_view(:'name', :'query', '{\"wait\": false}');"
         ended = psql(place, statement, name=quoted(name), query=query)
         assert ended.returncode == 0, ended.stderr
-    eventually(lambda: not states(place), 180)
+    wait_until(lambda: not states(place), 180)
     expected = sorted(place.rows("SELECT id FROM t WHERE a = 1"))
     for name in BUILT:
         assert sorted(place.rows(f"SELECT {quoted(name)} FROM {quoted(name)}")) == expected
         statement = "CALL tidemark.drop_view(:'name', '{\"wait\": false}');"
         assert psql(place, statement, name=quoted(name)).returncode == 0
-    eventually(lambda: not states(place), 120)
+    wait_until(lambda: not states(place), 120)
     assert place.rows("SELECT count(*) FROM tidemark.views") == [(0,)]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.harness.postgres import Database
-from tests.harness.psql import as_role, eventually, psql, refusal, roles, session_of
+from tests.harness.psql import as_role, psql, refusal, roles, session_of
 from tests.harness.service import RunningService
+from tests.harness.waiting import wait_until
 
 # --- rights -------------------------------------------------------------------------------
 
@@ -139,6 +140,6 @@ def test_a_dropped_table_fails_its_view_alone(people: None, place: Database) -> 
     assert as_role(place, "bob", "SELECT tidemark.wait('60 s') IS NOT NULL") == [(True,)]
     assert (9,) in as_role(place, "bob", "SELECT id FROM his")
     shown = "SELECT status, code FROM tidemark.status WHERE name = 'mine'"
-    eventually(lambda: as_role(place, "ann", shown) == [("failed", "sink.table_missing")])
+    wait_until(lambda: as_role(place, "ann", shown) == [("failed", "sink.table_missing")])
     as_role(place, "ann", "CALL tidemark.drop_view('mine')")
     as_role(place, "bob", "CALL tidemark.drop_view('his')")

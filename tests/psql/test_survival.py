@@ -17,7 +17,6 @@ from connectors.loopback import free_port
 from tests.harness.postgres import Database
 from tests.harness.psql import (
     call,
-    eventually,
     psql,
     psql_command,
     psql_environment,
@@ -25,6 +24,7 @@ from tests.harness.psql import (
     states,
 )
 from tests.harness.service import RunningService
+from tests.harness.waiting import wait_until
 
 # --- what survives ------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ def waiting_psql(place: Database) -> subprocess.Popen[str]:
     waiting.stdin.write(CREATE_GATED)
     waiting.stdin.close()
     waiting.stdin = None
-    eventually(lambda: states(place) == [("running",)])
+    wait_until(lambda: states(place) == [("running",)])
     return waiting
 
 
@@ -65,7 +65,7 @@ def test_cancel_ends_the_waiting_alone(service: RunningService, place: Database)
         _, said = waiting.communicate(timeout=30)
     assert "canceling statement" in said
     service.await_status("gated")
-    eventually(lambda: not states(place))
+    wait_until(lambda: not states(place))
     call(place, "CALL tidemark.drop_view('gated')")
 
 
@@ -95,11 +95,11 @@ def test_two_processes_do_nothing_twice(service: RunningService, place: Database
             [sys.executable, "-m", "service.supervisor.run_api"], env=environment, stderr=output
         )
     try:
-        eventually(lambda: place.rows("SELECT count(*) FROM tidemark.listeners") == [(2,)])
+        wait_until(lambda: place.rows("SELECT count(*) FROM tidemark.listeners") == [(2,)])
         text = "CALL tidemark.create_view('n{0}', 'SELECT id + {0} AS x FROM t', '{1}');"
         ended = psql(place, "\n".join(text.format(i, '{"wait": false}') for i in range(COUNT)))
         assert ended.returncode == 0, ended.stderr
-        eventually(lambda: not states(place), 180)
+        wait_until(lambda: not states(place), 180)
     finally:
         second.terminate()
         second.wait(30)
@@ -112,7 +112,7 @@ def test_two_processes_do_nothing_twice(service: RunningService, place: Database
     assert sorted(taken) == sorted(set(taken)) and len(taken) == COUNT
     for i in range(COUNT):
         call(place, f"CALL tidemark.drop_view('n{i}', '{{\"wait\": false}}')")
-    eventually(lambda: not states(place))
+    wait_until(lambda: not states(place))
 
 
 # --- no service ---------------------------------------------------------------------------

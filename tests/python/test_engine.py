@@ -94,7 +94,7 @@ def test_a_function_is_refreshed_by_itself(engine: tidemark.Engine) -> None:
         yield {"n": len(calls)}
 
     view = engine.view("SELECT max(n) AS n FROM ticks", "last_tick")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not any(row.n >= 6 for row in view.rows()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -263,7 +263,7 @@ def test_what_is_read_is_pushed_into_the_function(engine: tidemark.Engine) -> No
     engine.refresh("wide")
     assert told() == (["id", "c", "n", "on", "big"], [("id", "<", 9)])
     elsewhere = engine.client.create("elsewhere", "SELECT count(*) FROM wide", backfill="local")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while rows_of(elsewhere) != Counter({(60,): 1}):
         assert time.monotonic() < deadline
         time.sleep(0.05)

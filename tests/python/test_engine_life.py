@@ -111,7 +111,7 @@ def test_a_temporary_engine_leaves_no_file() -> None:
         process.kill()
     parent.wait()
     gone(family)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while any(p.exists() for p in made):
         assert time.monotonic() < deadline, made
         time.sleep(0.1)

@@ -212,7 +212,7 @@ class Scene:
 
     def assert_files(self) -> None:
         """What was spilled, spooled or drafted is gone."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while left := self.left_files():
             assert time.monotonic() < deadline, left
             time.sleep(0.1)
@@ -231,7 +231,7 @@ class Scene:
 
     def assert_processes(self) -> None:
         """Nobody works on this state but the four, and who waits for views to build."""
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while True:
             found = [p.cmdline() for p in self.processes()]
             titles = sorted(title for title in map(title_of, found) if title != _IDLE)
@@ -267,7 +267,7 @@ class Scene:
 
     def await_none(self, sql: str) -> list[tuple]:
         """The rows of a query, once there are none or after a while."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while (found := self.database.rows(sql)) and time.monotonic() < deadline:
             time.sleep(0.1)
         return found

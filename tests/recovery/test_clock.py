@@ -61,7 +61,7 @@ def test_the_clock_is_set(database: Database, tmp_path: Path) -> None:
 
 
 def _await_health(scene: Scene) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while (answer := scene.service.call("GET", "/health").json())["status"] != "ok":
         assert time.monotonic() < deadline, answer
         scene.look(0.1)

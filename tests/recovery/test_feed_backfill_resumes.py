@@ -19,9 +19,10 @@ from kafka.admin import KafkaAdminClient
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.partition_cache import FOLDER
 from connectors.spark.session import DAEMON
-from tests.harness.broker import admin_of, new_topic, send, wait_until
+from tests.harness.broker import admin_of, new_topic, send
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
+from tests.harness.waiting import wait_until
 
 PARTITIONS, RECORDS = 16, 1024  # each partition is a part
 FILES, LINES = 8, 2200  # of 4 kB each, so that each file is a part

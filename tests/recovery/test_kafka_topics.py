@@ -26,10 +26,10 @@ from tests.harness.broker import (
     new_topic,
     send,
     topic_names,
-    wait_until,
 )
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
+from tests.harness.waiting import wait_until
 from tests.recovery.produced import TIMEOUT_S, declare
 
 RUN = "pytest tests/recovery/test_kafka_topics.py"

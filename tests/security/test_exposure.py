@@ -111,7 +111,7 @@ def test_tls_with_the_client_and_a_renewed_certificate(
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not server.started and time.monotonic() < deadline:
             time.sleep(0.05)
         assert _shown(settings.port) == "before"

@@ -13,8 +13,9 @@ import pytest
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness import http
 from tests.harness.postgres import Database, new_database
-from tests.harness.psql import eventually, roles
+from tests.harness.psql import roles
 from tests.harness.service import RunningService
+from tests.harness.waiting import wait_until
 
 COLUMNS = [{"name": "id", "type": "bigint"}, {"name": "price", "type": "numeric(10,2)"}]
 SECRET = "hidden-in-a-record"
@@ -81,7 +82,7 @@ def place(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) 
                 body = {"name": name, "query": query, "options": {"backfill": "local"}}
                 status, view = made.ask("admin", "POST", "/views?wait_s=60", body)
                 assert (status, view["status"]) == (201, "live"), view
-            eventually(lambda: len(made.letters("admin")) == 2)
+            wait_until(lambda: len(made.letters("admin")) == 2)
             yield made
 
 

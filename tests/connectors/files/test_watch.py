@@ -232,7 +232,7 @@ def test_positions_that_are_not_to_be_passed(tmp_path: Path) -> None:
     feed = kept.open(source, ready.set)
     limit: Mapping[str, Any] = {"t": {**kept.position, "event": kept.position["event"] + 2}}
     try:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while kept.position["event"] < limit["t"]["event"]:
             assert time.monotonic() < end
             batch = feed.poll(1000, until=limit)

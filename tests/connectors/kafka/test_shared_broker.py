@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from connectors.kafka.embedded import missing
-from tests.harness.broker import wait_until
 from tests.harness.shared_broker import ROOT, shared_broker
+from tests.harness.waiting import wait_until
 
 WORKER = """
 import sys, time
@@ -45,9 +45,9 @@ def test_one_broker_outlives_every_worker_but_the_last(tmp_path: Path) -> None:
         broker.create_topic("t", 1)
         with pytest.raises(AssertionError, match="own_broker"):
             broker.stop()
-    wait_until(lambda: not psutil.pid_exists(pid), 30)
-    wait_until(lambda: not broker.directory.exists(), 30)
+    wait_until(lambda: not psutil.pid_exists(pid))
+    wait_until(lambda: not broker.directory.exists())
     with shared_broker(folder, {}) as again:
         assert again.pid != pid
         again.create_topic("t", 1)
-    wait_until(lambda: not psutil.pid_exists(again._pid), 30)
+    wait_until(lambda: not psutil.pid_exists(again._pid))

@@ -51,7 +51,7 @@ def _ends(broker: EmbeddedKafka, topic: str, level: str) -> dict[TopicPartition,
 def _await_marks(broker: EmbeddedKafka, topic: str) -> None:
     """The marks that end a transaction come to its partitions a moment after the commit, one by
     one; until then its records are not seen in all of them."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while _ends(broker, topic, "read_committed") != _ends(broker, topic, "read_uncommitted"):
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -22,10 +22,10 @@ from tests.harness.broker import (
     new_topic,
     read_all,
     topic_names,
-    wait_until,
 )
 from tests.harness.proxied_broker import ProxiedKafka
 from tests.harness.proxy import DOWN, HALF_OPEN, UP, Fault, Proxy
+from tests.harness.waiting import wait_until
 
 
 @pytest.fixture

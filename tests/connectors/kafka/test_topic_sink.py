@@ -38,9 +38,9 @@ from tests.harness.broker import (
     new_topic,
     send,
     topic_names,
-    wait_until,
 )
 from tests.harness.registry import Registry
+from tests.harness.waiting import wait_until
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ def read_all(
     """Every batch up to what is committed now."""
     target = source.heartbeat()
     batches: list[SourceBatch] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while stream.position <= target:
         assert time.monotonic() < deadline, "the stream does not reach the heartbeat"
         batch = stream.poll(max_rows, 1.0)

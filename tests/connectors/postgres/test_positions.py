@@ -28,6 +28,7 @@ from tests.connectors.postgres.reading import (
     table_rows,
 )
 from tests.harness.postgres import Database, new_database
+from tests.harness.waiting import wait_until
 
 
 @pytest.fixture
@@ -45,13 +46,6 @@ def confirmed(database: Database, slot: str) -> int:
 
 def ids(batches) -> list[int]:
     return [int(row[0] or 0) for _, _, row in events(changes_of(batches))]
-
-
-def wait_until(is_true, timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_lsn_text() -> None:
@@ -315,7 +309,7 @@ def test_close_leaves_nothing(table: Database) -> None:
             stream = source.stream(source.current_position(), [relation])
             stream.close()
         assert threading.active_count() == before
-        wait_until(lambda: table.rows("SELECT count(*) FROM pg_stat_replication") == [(0,)], 5.0)
+        wait_until(lambda: table.rows("SELECT count(*) FROM pg_stat_replication") == [(0,)])
     assert table.rows("SELECT count(*) FROM pg_replication_slots") == [(0,)]
     assert table.rows("SELECT count(*) FROM pg_publication") == [(0,)]
 

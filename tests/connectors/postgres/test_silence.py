@@ -13,9 +13,9 @@ from connectors.postgres.session import backend_probe
 from connectors.postgres.session.backend_probe import TIME_LIMITS, Verdict
 from connectors.postgres.session.session import Session, connect
 from dataflow.errors import TemporaryError
-from tests.harness.broker import wait_until
 from tests.harness.postgres import Database
 from tests.harness.proxy import BOTH, DOWN, HALF_OPEN, UP, Fault, Proxy
+from tests.harness.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ from service.views.name_tracking import (
     with_names,
 )
 from tests.harness.postgres import Database
-from tests.harness.psql import eventually
+from tests.harness.waiting import wait_until
 
 TABLES = """
 CREATE SCHEMA "My Data";
@@ -261,7 +261,7 @@ def test_a_query_is_planned_while_its_table_is_being_renamed(
             plan_definition, "1", ("public", "v"), query, parts, (), names=known
         )
         name = database.rows("SELECT current_database()")[0]
-        eventually(lambda: database.rows(WAITING, name)[0][0] == 1)
+        wait_until(lambda: database.rows(WAITING, name)[0][0] == 1)
         session.commit()
         definition = planned.result(30)
     assert [r.oid for r in definition.relations()] == [known.tables[0].oid]
