@@ -19,7 +19,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -27,7 +26,7 @@ import numpy as np
 
 from bench.measure import machine
 from bench.record import revision
-from bench.tpch import load
+from bench.tpch_tables import Tables
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from connectors.postgres.source import PostgresSource
@@ -42,7 +41,6 @@ from tests.harness.compare import pin_session
 from tests.harness.maintained import plan_all
 from tests.harness.postgres import new_database
 from tests.harness.schemas.tpch import TPCH
-from tests.harness.tpch import Tpch
 
 FIGURES = Path(__file__).parent / "estimate.json"
 PARTS = 8
@@ -67,11 +65,9 @@ def main(arguments: list[str]) -> int:
 
 def run(database: Any, scale: float, seed: int) -> dict[str, Any]:
     """Return figures by view: the estimates, the measurements, and the assumed work."""
-    rng = Random(seed)
-    source = Tpch(seed, int(10_000 * scale), int(150_000 * scale), int(200_000 * scale))
     connection = database.connect()
     pin_session(connection)
-    rows = load(connection, source, rng, list(range(int(1_500_000 * scale))))
+    rows = Tables(connection, scale, seed).rows
     connection.close()
     plans, refused = plan_all(database, TPCH.queries())
     assert not refused, refused

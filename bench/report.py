@@ -32,6 +32,7 @@ from bench import (
     timeline,
     topic_ranges,
     tpch,
+    tpch_service,
     tpch_spark,
     windows,
 )
@@ -73,7 +74,8 @@ def compose(records: Sequence[Record]) -> str:
     lines += timeline.section()
     lines += single_records.topics() + single_records.exchange()
     lines += many_views.section()
-    lines += tpch.section() + estimate.section() + generated.section()
+    lines += tpch.section() + tpch_service.section()
+    lines += estimate.section() + generated.section()
     lines += ordered_joins.section() + engine_refresh.section() + sandbox.section()
     lines += history.section() + ticks.section() + windows.section() + buckets.section()
     lines += skewed_joins.section() + scale_out.section() + tpch_spark.section()

@@ -16,16 +16,15 @@ import resource
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.measure import machine, peak_rss_mb
 from bench.record import revision
+from bench.tpch_tables import Tables
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from connectors.source import SourceBatch
@@ -34,7 +33,6 @@ from service.backfill.child_processes import run_alone
 from service.backfill.local_backfill import BackfillJob
 from service.engine.engine import View, ViewDefinition
 from storage.rocks import RocksStore
-from tests.harness.changes import Statement, Transaction
 from tests.harness.compare import empty_answer, pin_session
 from tests.harness.maintained import (
     MARKER,
@@ -47,12 +45,9 @@ from tests.harness.maintained import (
     run_numbered,
 )
 from tests.harness.postgres import new_database
-from tests.harness.schemas.tpch import DDL, TPCH
-from tests.harness.tpch import Tpch
+from tests.harness.schemas.tpch import TPCH
 
 CACHE_BYTES = 1 << 30
-CHUNK_ROWS = 2_000
-ORDERS_A_REFRESH = 1_500
 WARM = 3
 WAIT_S = 600.0
 PARTS = 2
@@ -61,11 +56,6 @@ COUNT_QUERY = """
 SELECT l_returnflag, l_linestatus, count(*) AS n FROM lineitem GROUP BY l_returnflag, l_linestatus
 """
 FIGURES = Path(__file__).parent / "tpch.json"
-# For PostgreSQL's own runs: what its users would have.
-INDEXES = """
-CREATE INDEX ON lineitem (l_partkey, l_suppkey); CREATE INDEX ON lineitem (l_suppkey);
-CREATE INDEX ON orders (o_custkey); CREATE INDEX ON partsupp (ps_suppkey); ANALYZE
-"""
 
 
 class Timed(Maintained):
@@ -136,12 +126,9 @@ def main(arguments: list[str]) -> int:
 
 def run(database: Any, scale: float, refreshes: int, seed: int) -> dict[str, Any]:
     """Return the figures: rows, load_s, change_s by query, query_s by query, faults, refused."""
-    rng = Random(seed)
-    source = Tpch(seed, int(10_000 * scale), int(150_000 * scale), int(200_000 * scale))
-    keys = list(range(int(1_500_000 * scale)))
     connection = database.connect()
     pin_session(connection)
-    rows = load(connection, source, rng, keys)
+    tables = Tables(connection, scale, seed)
     create_marker(connection)
     queries = {**TPCH.queries(), COUNT: COUNT_QUERY, MARKER: MARKER_QUERY}
     plans, refused = plan_all(database, queries)
@@ -155,12 +142,12 @@ def run(database: Any, scale: float, refreshes: int, seed: int) -> dict[str, Any
         faults: list[Fault] = maintained.compare(0, ask(connection, measured))
         # The first of each kind loads what was compiled.
         for number in range(1, WARM + 1):
-            run_numbered(connection, refresh(source, rng, keys, number, scale), number)
+            run_numbered(connection, tables.refresh(), number)
             maintained.follow(number, WAIT_S)
         maintained.took.clear()
         maintained.changes = 0
         for number in range(WARM + 1, WARM + refreshes + 1):
-            run_numbered(connection, refresh(source, rng, keys, number, scale), number)
+            run_numbered(connection, tables.refresh(), number)
             maintained.follow(number, WAIT_S)
             faults += maintained.compare(number, ask(connection, measured))
         query_s = {name: timed_query(connection, measured[name]) for name in measured}
@@ -171,7 +158,7 @@ def run(database: Any, scale: float, refreshes: int, seed: int) -> dict[str, Any
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "revision": revision(),
         "scale": scale,
-        "rows": rows,
+        "rows": tables.rows,
         "views": len(measured) - 2,
         "load_s": maintained.load_s,
         "refreshes": refreshes,
@@ -185,63 +172,6 @@ def run(database: Any, scale: float, refreshes: int, seed: int) -> dict[str, Any
         "faults": [f"{f.query} after {f.transaction}: {f.what}" for f in faults],
         "refused": refused,
     }
-
-
-def load(connection: Any, source: Tpch, rng: Random, keys: list[int]) -> int:
-    """Create all tables with their rows; return how many rows."""
-    count = 0
-    with connection.cursor() as cursor:
-        cursor.execute(DDL)
-        tables = source.fixed_rows()
-        for table, rows in tables.items():
-            for part in _chunks(rows):
-                cursor.execute(f"INSERT INTO {table} VALUES {', '.join(part)}")
-            count += len(rows)
-        for start in range(0, len(keys), CHUNK_ROWS):
-            orders, lines = [], []
-            for key in keys[start : start + CHUNK_ROWS]:
-                order, of_order = source.order(rng, key)
-                orders.append(order)
-                lines += of_order
-            cursor.execute(f"INSERT INTO orders VALUES {', '.join(orders)}")
-            cursor.execute(f"INSERT INTO lineitem VALUES {', '.join(lines)}")
-            count += len(orders) + len(lines)
-        cursor.execute(INDEXES)
-    return count
-
-
-def refresh(source: Tpch, rng: Random, keys: list[int], number: int, scale: float) -> Transaction:
-    """Apply, in turn, new orders (RF1), deleted orders (RF2), and updates of prices, parts and
-    suppliers.
-    """
-    many = max(1, int(ORDERS_A_REFRESH * scale))
-    if number % 3 == 1:
-        orders, lines = [], []
-        for _ in range(many):
-            keys.append(keys[-1] + 1)
-            order, of_order = source.order(rng, keys[-1])
-            orders.append(order)
-            lines += of_order
-        statements = [
-            f"INSERT INTO orders VALUES {', '.join(orders)}",
-            f"INSERT INTO lineitem VALUES {', '.join(lines)}",
-        ]
-    elif number % 3 == 2:
-        gone = [keys.pop(rng.randrange(len(keys) - 1)) for _ in range(many)]
-        listed = ", ".join(map(str, gone))
-        statements = [
-            f"DELETE FROM lineitem WHERE l_orderkey IN ({listed})",
-            f"DELETE FROM orders WHERE o_orderkey IN ({listed})",
-        ]
-    else:
-        some = ", ".join(str(rng.choice(keys)) for _ in range(many))
-        statements = [
-            f"UPDATE lineitem SET l_quantity = l_quantity + 1 WHERE l_orderkey IN ({some})",
-            f"UPDATE part SET p_size = p_size % 15 + 1 WHERE p_partkey % 97 = {number % 97}",
-            f"UPDATE supplier SET s_nationkey = (s_nationkey + 1) % 10 WHERE s_suppkey = {number}",
-            f"UPDATE customer SET c_acctbal = c_acctbal + 5 WHERE c_custkey % 89 = {number % 89}",
-        ]
-    return Transaction(tuple(Statement(s) for s in statements))
 
 
 def timed_query(connection: Any, query: str) -> float:
@@ -300,11 +230,6 @@ def _line(name: str, change_s: float, count_s: float, changes: float, query_s: f
         f"| {name} | {change_s * 1e6:.1f} | {change_s / count_s:.1f} "
         f"| {change_s * changes * 1000:.1f} | {query_s * 1000:.1f} |"
     )
-
-
-def _chunks(rows: list[str]) -> Iterator[list[str]]:
-    for start in range(0, len(rows), CHUNK_ROWS):
-        yield rows[start : start + CHUNK_ROWS]
 
 
 if __name__ == "__main__":

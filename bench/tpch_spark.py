@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -24,13 +23,12 @@ import psutil
 from bench.measure import machine
 from bench.record import stamp
 from bench.service_run import ServiceRun
-from bench.tpch import load, refresh
+from bench.tpch_tables import Tables
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.compare import pin_session
 from tests.harness.maintained import create_marker, run_numbered
 from tests.harness.postgres import SERVER_SETTINGS, new_database
 from tests.harness.schemas.tpch import TPCH
-from tests.harness.tpch import Tpch
 
 FIGURES = Path(__file__).parent / "tpch_spark.json"
 CORES, BUCKETS = 2, 8
@@ -57,23 +55,20 @@ def main(arguments: list[str]) -> int:
 
 def run(database: Any, scale: float, names: Sequence[str]) -> dict[str, Any]:
     """Return the figures: rows, and by view what `measure` gives."""
-    rng = Random(1)
-    source = Tpch(1, int(10_000 * scale), int(150_000 * scale), int(200_000 * scale))
-    keys = list(range(int(1_500_000 * scale)))
     connection = database.connect()
     pin_session(connection)
-    rows = load(connection, source, rng, keys)
+    tables = Tables(connection, scale)
     create_marker(connection)
     with connection.cursor() as cursor:
         cursor.execute(f"CREATE SCHEMA {SCHEMA}")
-    figures = {**stamp(), "scale": scale, "rows": rows, "cores": CORES, "buckets": BUCKETS}
+    figures = {**stamp(), "scale": scale, "rows": tables.rows, "cores": CORES, "buckets": BUCKETS}
     by_view: dict[str, dict[str, Any]] = {}
     with TemporaryDirectory(prefix="tidemark-bench-") as folder:
         settings = {"TIDEMARK_SPARK": f"local[{CORES}]", "TIDEMARK_SPARK_BUCKETS": str(BUCKETS)}
         with ServiceRun(database.dsn, Path(folder), settings) as service:
             for turn, name in enumerate(names):
                 numbers = range(1 + turn * REFRESHES, 1 + (turn + 1) * REFRESHES)
-                todo = [(n, refresh(source, rng, keys, n, scale)) for n in numbers]
+                todo = [(n, tables.refresh()) for n in numbers]
                 by_view[name] = measure(service, connection, name, todo)
                 print(name, by_view[name], flush=True)
     connection.close()
