@@ -91,8 +91,7 @@ def measure(count: int, tables: int, rate: int, seconds: float, rows: int = ROWS
                 f"(i * 31) % {VALUES} FROM generate_series(0, {rows - 1}) AS i"
             )
         live_s = create_all(service, queries)
-        watcher = Watcher(postgres.dsn)
-        try:
+        with Watcher(postgres.dsn) as watcher:
             write(postgres.dsn, (tables, rows), rate, min(seconds, 3.0), seed=1)
             before_s, started = service.pipeline_cpu_s(), time.perf_counter()
             commits = write(postgres.dsn, (tables, rows), rate, seconds, seed=2)
@@ -100,9 +99,7 @@ def measure(count: int, tables: int, rate: int, seconds: float, rows: int = ROWS
             watcher.await_beyond(commits[-1][0], timeout_s=600)
             visible_s = time.perf_counter() - started
             cpu_s = service.pipeline_cpu_s() - before_s
-        finally:
-            watcher.close()
-        waits = [(watcher.seen_beyond(position) - at) * 1e3 for position, at in commits]
+        waits = watcher.waits_ms(commits)
         return {
             "views": count,
             "tables": tables,
@@ -117,7 +114,7 @@ def measure(count: int, tables: int, rate: int, seconds: float, rows: int = ROWS
             "cpu_ms": cpu_s / len(commits) * 1e3,
             "cores": cpu_s / visible_s,
             "rss_mb": service.pipeline_rss_mb(),
-            "wrong": [name for name, query in queries.items() if is_wrong(cursor, name, query)],
+            "wrong": [n for n, query in queries.items() if server.different_rows(cursor, n, query)],
         }
 
 
@@ -155,14 +152,6 @@ def _change(pick: random.Random, tables: int, rows: int) -> str:
         f"INSERT INTO {table} VALUES ({id}, {', '.join(map(str, values))}) "
         "ON CONFLICT (id) DO UPDATE SET grp = excluded.grp, other = excluded.other, v = excluded.v"
     )
-
-
-def is_wrong(cursor: Any, name: str, query: str) -> bool:
-    """Return whether a view differs from its query, once nobody writes."""
-    cursor.execute(
-        f"(TABLE {name} EXCEPT ALL ({query})) UNION ALL (({query}) EXCEPT ALL TABLE {name})"
-    )
-    return bool(cursor.fetchall())
 
 
 def section() -> Sequence[str]:

@@ -145,13 +145,10 @@ def _sustained(
 def _latency(dsn: str, rate: int, sizes: PathSizes, peers: Peers) -> list[Figure]:
     """Measure commit to visible at a steady rate of single-row transactions."""
     count = max(int(rate * sizes.seconds), 5)
-    watcher = Watcher(dsn)
-    try:
+    with Watcher(dsn) as watcher:
         commits = write_steadily(dsn, rate, count, sizes.customers)
         watcher.await_beyond(commits[-1][0])
-    finally:
-        watcher.close()
-    waits = [(watcher.seen_beyond(position) - at) * 1e3 for position, at in commits]
+    waits = watcher.waits_ms(commits)
     p50, p99 = percentile(waits, 0.5), percentile(waits, 0.99)
     group = f"commit to visible, {rate:,} changes/s"
     trigger, refresh = "row trigger, the commit itself", "REFRESH MATERIALIZED VIEW"
@@ -191,7 +188,7 @@ def commit_steadily(
 
 
 class Watcher:
-    """Polls the sink's position continuously, in a session of its own."""
+    """`with Watcher(dsn) as watcher:` polls the sink's position, in a session of its own."""
 
     def __init__(self, dsn: str) -> None:
         self._positions: list[int] = []
@@ -212,8 +209,14 @@ class Watcher:
         """Return the time at which the sink was first seen beyond a position."""
         return self._moments[bisect_left(self._positions, position + 1)]
 
-    def close(self) -> None:
-        """Stop polling."""
+    def waits_ms(self, commits: Iterable[tuple[int, float]]) -> list[float]:
+        """Return how long each commit of `commit_steadily` took to be visible, in ms."""
+        return [(self.seen_beyond(position) - at) * 1e3 for position, at in commits]
+
+    def __enter__(self) -> Watcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.join()
 

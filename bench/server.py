@@ -82,6 +82,18 @@ def session(dsn: str) -> Any:
         connection.close()
 
 
+def different_rows(cursor: Any, view: str, query: str) -> int:
+    """Return how many rows of a view are too many or too few, once nobody writes."""
+    cursor.execute(f"CREATE TEMP TABLE expected_rows AS {query}")
+    cursor.execute(
+        f"SELECT count(*) FROM ((TABLE {view} EXCEPT ALL TABLE expected_rows) "
+        f"UNION ALL (TABLE expected_rows EXCEPT ALL TABLE {view})) AS different"
+    )
+    count = cursor.fetchone()[0]
+    cursor.execute("DROP TABLE expected_rows")
+    return count
+
+
 def create_table(table: Table, *, full: bool = False) -> str:
     """Return the tables' DDL. full: REPLICA IDENTITY FULL, so old rows are sent whole."""
     columns = ", ".join(f"{name} {_TYPES[kind]} NOT NULL" for name, kind in table.columns)

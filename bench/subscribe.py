@@ -143,18 +143,17 @@ def _latency(dsn: str, service: ServiceRun, readers: int, sizes: SubscribeSizes)
         floor = [
             (moments[n] - at) * 1e3 for _, moments in heard for n, (_, at) in enumerate(commits)
         ]
-    watcher = Watcher(dsn)
-    try:
-        with elsewhere(subscribe, (service.url, VIEW), readers) as others:
-            before, began = service.cpu_s(), time.perf_counter()
-            commits = write_steadily(*load)
-            watcher.await_beyond(commits[-1][0])
-            elapsed = time.perf_counter() - began
-            cores = {name: (s - before[name]) / elapsed for name, s in service.cpu_s().items()}
-            reported = heard_by(others, commits[-1][0] + 1)
-    finally:
-        watcher.close()
-    table = [(watcher.seen_beyond(position) - at) * 1e3 for position, at in commits]
+    with (
+        Watcher(dsn) as watcher,
+        elsewhere(subscribe, (service.url, VIEW), readers) as others,
+    ):
+        before, began = service.cpu_s(), time.perf_counter()
+        commits = write_steadily(*load)
+        watcher.await_beyond(commits[-1][0])
+        elapsed = time.perf_counter() - began
+        cores = {name: (s - before[name]) / elapsed for name, s in service.cpu_s().items()}
+        reported = heard_by(others, commits[-1][0] + 1)
+    table = watcher.waits_ms(commits)
     events = [
         (moments[bisect_left(positions, position + 1)] - at) * 1e3
         for positions, moments in reported

@@ -83,12 +83,9 @@ def measure(
 
 def _moments(dsn: str, rate: int, count: int, customers: int) -> list[tuple[int, int]]:
     """Return when each commit returned and when it was seen, in nanoseconds."""
-    watcher = Watcher(dsn)
-    try:
+    with Watcher(dsn) as watcher:
         commits = write_steadily(dsn, rate, count, customers)
         watcher.await_beyond(commits[-1][0])
-    finally:
-        watcher.close()
     return [(int(at * 1e9), int(watcher.seen_beyond(p) * 1e9)) for p, at in commits]
 
 

@@ -25,8 +25,9 @@ from bench.many_views import create_all
 from bench.measure import machine, percentile
 from bench.path import Watcher, commit_steadily
 from bench.record import stamp
+from bench.server import different_rows
 from bench.service_run import ServiceRun
-from bench.tpch_tables import Tables
+from bench.tpch_tables import KINDS, Tables
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.compare import pin_session
 from tests.harness.postgres import SERVER_SETTINGS, new_database
@@ -70,7 +71,8 @@ def run(database: Any, scale: float, refreshes: int, singles: int) -> dict[str, 
         alone = _singles(service, database.dsn, connection, tables, singles)
         state_mb = _state_mb(service, queries)
         peak_mb = service.pipeline_rss_mb()
-        wrong = {name: _different(connection, name, query) for name, query in queries.items()}
+        with connection.cursor() as cursor:
+            wrong = {n: different_rows(cursor, n, query) for n, query in queries.items()}
     connection.close()
     return {
         "scale": scale,
@@ -113,17 +115,13 @@ def _singles(
     sql = (
         "UPDATE lineitem SET l_quantity = l_quantity + 1 WHERE l_orderkey = %s AND l_linenumber = 1"
     )
-    watcher = Watcher(dsn)
-    try:
+    changes = [(sql, (tables.an_order(),)) for _ in range(count)]
+    with Watcher(dsn) as watcher, connection.cursor() as cursor:
         before_s = service.pipeline_cpu_s()
-        changes = [(sql, (tables.an_order(),)) for _ in range(count)]
-        with connection.cursor() as cursor:
-            commits = commit_steadily(cursor, SINGLES_A_SECOND, changes)
+        commits = commit_steadily(cursor, SINGLES_A_SECOND, changes)
         watcher.await_beyond(commits[-1][0], WAIT_S)
         cpu_s = service.pipeline_cpu_s() - before_s
-    finally:
-        watcher.close()
-    waits = [(watcher.seen_beyond(position) - at) * 1e3 for position, at in commits]
+    waits = watcher.waits_ms(commits)
     return {
         "changes": count,
         "p50_ms": percentile(waits, 0.5),
@@ -144,19 +142,6 @@ def _state_mb(service: ServiceRun, queries: Mapping[str, str]) -> float:
             return sum(node["bytes"] for node in nodes.values()) / 1e6
         time.sleep(0.5)
     raise RuntimeError(f"the service does not say how large its state is\n{service.log_tail()}")
-
-
-def _different(connection: Any, name: str, query: str) -> int:
-    """Return how many rows of a view are too many or too few, once nobody writes."""
-    with connection.cursor() as cursor:
-        cursor.execute(f"CREATE TEMP TABLE answer AS {query}")
-        cursor.execute(
-            f"SELECT count(*) FROM ((TABLE {name} EXCEPT ALL TABLE answer) "
-            f"UNION ALL (TABLE answer EXCEPT ALL TABLE {name})) AS different"
-        )
-        ((count,),) = cursor.fetchall()
-        cursor.execute("DROP TABLE answer")
-    return count
 
 
 def section() -> list[str]:
@@ -194,11 +179,10 @@ def section() -> list[str]:
 
 def by_kind(refreshes: list[dict[str, float]]) -> dict[str, dict[str, float]]:
     """Return the medians of each kind of refresh; kinds come in turn."""
-    kinds = ("new orders", "deleted orders", "updates")
     return {
         kind: {name: median(each[name] for each in of_kind) for name in of_kind[0]}
-        for turn, kind in enumerate(kinds)
-        if (of_kind := refreshes[turn :: len(kinds)])
+        for turn, kind in enumerate(KINDS)
+        if (of_kind := refreshes[turn :: len(KINDS)])
     }
 
 

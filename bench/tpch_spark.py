@@ -22,6 +22,7 @@ import psutil
 
 from bench.measure import machine
 from bench.record import stamp
+from bench.server import different_rows
 from bench.service_run import ServiceRun
 from bench.tpch_tables import Tables
 from connectors.postgres.embedded.server import EmbeddedPostgres
@@ -94,11 +95,7 @@ def measure(
     nodes = service.dataflow(f"{SCHEMA}.{name}")
     executors_mb = _executors_mb()
     with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT count(*) FROM ((TABLE {SCHEMA}.{name} EXCEPT ALL ({query})) UNION ALL "
-            f"(({query}) EXCEPT ALL TABLE {SCHEMA}.{name})) AS different"
-        )
-        wrong = cursor.fetchone()[0]
+        wrong = different_rows(cursor, f"{SCHEMA}.{name}", query)
     service.drop(f"{SCHEMA}.{name}")
     return {
         "live_s": live_s,

@@ -12,6 +12,8 @@ from tests.harness.tpch import Tpch
 
 CHUNK_ROWS = 2_000
 ORDERS_A_REFRESH = 1_500
+# What refreshes are, in turn: RF1 and RF2 of the specification, and some updates.
+KINDS = ("new orders", "deleted orders", "updates")
 # For PostgreSQL's own runs: what its users would have.
 INDEXES = """
 CREATE INDEX ON lineitem (l_partkey, l_suppkey); CREATE INDEX ON lineitem (l_suppkey);
@@ -20,9 +22,7 @@ CREATE INDEX ON orders (o_custkey); CREATE INDEX ON partsupp (ps_suppkey); ANALY
 
 
 class Tables:
-    """The tables of a database. rows: how many there were in the beginning. refreshes: how many
-    transactions were made.
-    """
+    """The tables of a database. rows: how many there were in the beginning."""
 
     def __init__(self, connection: Any, scale: float, seed: int = 1) -> None:
         self._scale, self._rng = scale, Random(seed)
@@ -30,7 +30,7 @@ class Tables:
         self._source = Tpch(seed, suppliers, customers, parts)
         self._keys = list(range(int(1_500_000 * scale)))
         self.rows = self._load(connection)
-        self.refreshes = 0
+        self._refreshes = 0
 
     def _load(self, connection: Any) -> int:
         count = 0
@@ -63,13 +63,12 @@ class Tables:
         return self._rng.choice(self._keys)
 
     def refresh(self) -> Transaction:
-        """Return, in turn, new orders (RF1), deleted orders (RF2), and updates of prices, parts
-        and suppliers."""
-        self.refreshes += 1
+        """Return the next refresh: one of `KINDS`, in turn."""
+        in_turn = (self._new_orders, self._deleted_orders, self._updates)  # as in KINDS
+        make = in_turn[self._refreshes % len(KINDS)]
+        self._refreshes += 1
         many = max(1, int(ORDERS_A_REFRESH * self._scale))
-        turn = self.refreshes % 3
-        kinds = (self._updates, self._new_orders, self._deleted_orders)
-        return Transaction(tuple(map(Statement, kinds[turn](many))))
+        return Transaction(tuple(map(Statement, make(many))))
 
     def _new_orders(self, many: int) -> list[str]:
         newest = self._keys[-1]
@@ -90,7 +89,7 @@ class Tables:
 
     def _updates(self, many: int) -> list[str]:
         some = ", ".join(str(self.an_order()) for _ in range(many))
-        number = self.refreshes
+        number = self._refreshes
         return [
             f"UPDATE lineitem SET l_quantity = l_quantity + 1 WHERE l_orderkey IN ({some})",
             f"UPDATE part SET p_size = p_size % 15 + 1 WHERE p_partkey % 97 = {number % 97}",

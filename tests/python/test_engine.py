@@ -17,6 +17,7 @@ import pytest
 
 import tidemark
 from connectors.postgres.embedded.function_tables import SCHEMA
+from tests.harness.waiting import wait_until
 
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "7"))
 
@@ -94,10 +95,7 @@ def test_a_function_is_refreshed_by_itself(engine: tidemark.Engine) -> None:
         yield {"n": len(calls)}
 
     view = engine.view("SELECT max(n) AS n FROM ticks", "last_tick")
-    deadline = time.monotonic() + 60
-    while not any(row.n >= 6 for row in view.rows()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: any(row.n >= 6 for row in view.rows()))
     view.drop()
     engine.unregister("ticks")
     count = len(calls)
@@ -263,10 +261,7 @@ def test_what_is_read_is_pushed_into_the_function(engine: tidemark.Engine) -> No
     engine.refresh("wide")
     assert told() == (["id", "c", "n", "on", "big"], [("id", "<", 9)])
     elsewhere = engine.client.create("elsewhere", "SELECT count(*) FROM wide", backfill="local")
-    deadline = time.monotonic() + 60
-    while rows_of(elsewhere) != Counter({(60,): 1}):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: rows_of(elsewhere) == Counter({(60,): 1}))
     assert asked[-1][1] == []
 
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import pytest
 import tidemark
 from connectors.postgres.embedded.engine_lock import EngineLock
 from tests.harness.postgres import Database
+from tests.harness.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PARENT = """
@@ -111,10 +111,7 @@ def test_a_temporary_engine_leaves_no_file() -> None:
         process.kill()
     parent.wait()
     gone(family)
-    deadline = time.monotonic() + 60
-    while any(p.exists() for p in made):
-        assert time.monotonic() < deadline, made
-        time.sleep(0.1)
+    wait_until(lambda: not any(p.exists() for p in made), why=lambda: made)
 
 
 def test_two_engines_never_share_a_database(database: Database) -> None:

@@ -21,6 +21,7 @@ from tests.harness.figures import WrongStateError
 from tests.harness.files import files_below
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
+from tests.harness.waiting import wait_until
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 
 TABLES = """
@@ -212,10 +213,7 @@ class Scene:
 
     def assert_files(self) -> None:
         """What was spilled, spooled or drafted is gone."""
-        deadline = time.monotonic() + 60
-        while left := self.left_files():
-            assert time.monotonic() < deadline, left
-            time.sleep(0.1)
+        wait_until(lambda: not self.left_files(), why=self.left_files)
 
     def left_files(self) -> list[str]:
         """Files that no finished work needs."""

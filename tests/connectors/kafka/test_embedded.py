@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -26,6 +25,7 @@ from tests.harness.broker import (
     send,
     unique_name,
 )
+from tests.harness.waiting import wait_until
 
 
 def values_of(broker: EmbeddedKafka, topic: str) -> list[bytes | None]:
@@ -82,10 +82,7 @@ def test_the_secured_listener_asks_who_it_is(broker: EmbeddedKafka, mechanism: s
     admin = connect(password)
     topic = unique_name()
     admin.create_topics([NewTopic(topic, 1, 1)])
-    deadline = time.monotonic() + 60
-    while topic not in admin.list_topics():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: topic in admin.list_topics())
     admin.close()
     with pytest.raises(Exception, match=r"(?i)auth|bootstrap"):
         connect("wrong").list_topics()
@@ -120,10 +117,7 @@ def test_nothing_is_left_after_kill_9_of_the_parent(broker: EmbeddedKafka) -> No
     assert Path(directory).exists()
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
-    deadline = time.monotonic() + 60
-    while Path(directory).exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not Path(directory).exists()
+    wait_until(lambda: not Path(directory).exists())
     assert not is_alive(int(pid))
 
 

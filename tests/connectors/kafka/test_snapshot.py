@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import random
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from tests.connectors.kafka.reading import (
     value,
 )
 from tests.harness.broker import admin_of, drop_topic, new_topic, producer_of, send, unique_name
+from tests.harness.waiting import wait_until
 
 SEED = 20261122
 
@@ -51,10 +51,9 @@ def _ends(broker: EmbeddedKafka, topic: str, level: str) -> dict[TopicPartition,
 def _await_marks(broker: EmbeddedKafka, topic: str) -> None:
     """The marks that end a transaction come to its partitions a moment after the commit, one by
     one; until then its records are not seen in all of them."""
-    deadline = time.monotonic() + 60
-    while _ends(broker, topic, "read_committed") != _ends(broker, topic, "read_uncommitted"):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(
+        lambda: _ends(broker, topic, "read_committed") == _ends(broker, topic, "read_uncommitted")
+    )
 
 
 def test_snapshot_and_feed_make_all_records_wherever_it_is_pinned(broker: EmbeddedKafka) -> None:

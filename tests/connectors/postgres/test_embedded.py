@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psycopg2
@@ -18,6 +17,7 @@ from connectors.postgres.embedded import server as embedded_server
 from connectors.postgres.embedded.server import EmbeddedPostgres, available_versions
 from dataflow.errors import SourceError
 from tests.harness.postgres import Database, new_database
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.versions
 
@@ -79,10 +79,7 @@ def test_nothing_is_left_after_kill_9_of_the_parent() -> None:
     assert Path(directory).exists()
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
-    deadline = time.monotonic() + 60
-    while Path(directory).exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not Path(directory).exists()
+    wait_until(lambda: not Path(directory).exists())
     comm = Path(f"/proc/{pid}/comm")
     assert not comm.exists() or comm.read_text().strip() != "postgres"
 

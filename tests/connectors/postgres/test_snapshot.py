@@ -26,6 +26,7 @@ from tests.connectors.postgres.reading import (
 )
 from tests.harness.postgres import Database
 from tests.harness.tiers import is_fast
+from tests.harness.waiting import wait_until
 
 
 def test_parts_are_disjoint_and_whole(every_database: Database, monkeypatch) -> None:
@@ -197,9 +198,8 @@ def test_a_closed_snapshot_cannot_be_read(database: Database) -> None:
     snapshot = PostgresSnapshot(database.dsn, [relation])
     [part] = snapshot.parts(relation, [0], 1)
     snapshot.close()
-    deadline = time.monotonic() + 60
-    while database.rows("SELECT FROM pg_stat_activity WHERE application_name ~ 'snapshot'"):
-        assert time.monotonic() < deadline
+    open_sessions = "SELECT FROM pg_stat_activity WHERE application_name ~ 'snapshot'"
+    wait_until(lambda: not database.rows(open_sessions))
     with pytest.raises(TemporaryError) as caught:
         list(part.read())
     assert caught.value.code == "source.snapshot_gone"
@@ -214,14 +214,12 @@ def test_a_snapshot_leaves_no_slot_and_no_session(database: Database) -> None:
     next(reading)
     reading.close()  # type: ignore[attr-defined]
     snapshot.close()
-    deadline = time.monotonic() + 60
     left = (
         "SELECT application_name FROM pg_stat_activity WHERE datname = current_database()"
         " AND application_name LIKE 'tidemark%'"
         " UNION ALL SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
     )
-    while found := database.rows(left):
-        assert time.monotonic() < deadline, found
+    wait_until(lambda: not database.rows(left), why=lambda: database.rows(left))
 
 
 def test_a_missing_table_is_named(database: Database) -> None:

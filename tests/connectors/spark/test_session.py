@@ -15,6 +15,7 @@ import pytest
 
 from connectors.spark.session import LazySession
 from dataflow.errors import TidemarkError
+from tests.harness.waiting import wait_until
 
 # Prints the processes of a first session that outlive it, then waits with a second one running.
 SCRIPT = """
@@ -75,10 +76,7 @@ def test_a_session_stays_on_loopback_and_leaves_nothing() -> None:
         os.kill(owner.pid, signal.SIGKILL)
         _, complaints = owner.communicate()
     assert complaints == "", "Spark's words belong in its log"
-    deadline = time.monotonic() + 60
-    while any(map(is_running, pids)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(map(is_running, pids))
+    wait_until(lambda: not any(map(is_running, pids)))
 
 
 @pytest.mark.whole
