@@ -27,10 +27,10 @@ demo: setup  ## a private shop under live traffic; SECONDS=30 ends it, exit 0 if
 	@exec $(VENV)/tidemark demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: setup  ## every promise and feature once; style and types are tests of it (tests/test_tidy.py)
-	@exec $(VENV)/python -m pytest --fast --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@exec $(VENV)/python -m pytest --fast --second-try --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-all: setup  ## the whole suite: both versions of PostgreSQL, all of each kind (docs/contributing/TESTING.md)
-	@exec $(VENV)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@exec $(VENV)/python -m pytest --second-try --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 quick: setup  ## is the core sound: no server, no JVM
 	@exec $(VENV)/python -m pytest -q $(wildcard tests/unit tests/property) tests/test_tidy.py

@@ -24,7 +24,7 @@ from hypothesis import settings
 from connectors import netguard
 from connectors.kafka.embedded import EmbeddedKafka, missing
 from connectors.postgres.embedded.server import EmbeddedPostgres
-from tests.harness import budgets, tiers
+from tests.harness import budgets, second_try, tiers, verdicts
 from tests.harness import mariadb as mariadb_programs
 from tests.harness.mariadb import MariaDb, MariaDbServer
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database, versions_to_test
@@ -54,16 +54,20 @@ _meter = budgets.Meter()
 _SPENT = "tidemark_spent"
 _all_spent: Counter[str] = Counter()
 _OVER = pytest.StashKey[list[str]]()
+_SECOND_TRY = pytest.StashKey[second_try.SecondTry]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--fast`: the tests of `make test`."""
+    """`--fast`: the tests of `make test`. `--second-try`: what failed runs once more."""
     tiers.add_option(parser)
+    second_try.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before a test's module is imported, which may read how often it repeats."""
     tiers.configure(config)
+    if config.getoption(second_try.OPTION) and not hasattr(config, "workerinput"):
+        config.stash[_SECOND_TRY] = second_try.SecondTry(config)
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -97,12 +101,28 @@ def pytest_runtest_protocol(
         return (yield)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note with the report of a failure whether that is final."""
+    report = yield
+    if report.failed and call.excinfo is not None:
+        report.final = verdicts.kind_of(call.excinfo.value, tiers.folder_of(item))
+    return report
+
+
+# Last: xdist has ended its workers then.
+@pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker passes on its measurements; the controller compares them with the budgets."""
+    """A worker passes on its measurements; the controller gives failed tests their second try, and
+    compares the measurements with the budgets."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output[_SPENT] = dict(_meter.spent)
         return
+    if (again := session.config.stash.get(_SECOND_TRY, None)) is not None:
+        again.judge(session)
     _all_spent.update(_meter.spent)
     if tiers.is_whole_run(session.config) and tiers.is_fast():
         session.config.stash[_OVER] = budgets.exceeded(
@@ -119,7 +139,9 @@ def pytest_testnodedown(node: object) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what each folder took, and which folders exceeded their budgets."""
+    """Print what was flaky, what each folder took, and which folders exceeded their budgets."""
+    if (again := terminalreporter.config.stash.get(_SECOND_TRY, None)) is not None:
+        again.summarize(terminalreporter)
     if not _all_spent:
         return
     terminalreporter.section("CPU seconds by folder")

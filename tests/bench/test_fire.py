@@ -10,6 +10,7 @@ import pytest
 
 from bench import fire_record
 from tests.harness import figures
+from tests.harness.verdicts import WrongStateError
 
 
 def test_runs_are_stored_once_and_summed_up(
@@ -53,7 +54,7 @@ def test_what_went_well_since_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_run_that_fails_has_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(figures.FILE, str(tmp_path / "figures"))
-    for error, wrong in ((figures.WrongStateError("x\ny"), 1), (TimeoutError(), 0), (None, 0)):
+    for error, wrong in ((WrongStateError("x\ny"), 1), (TimeoutError(), 0), (None, 0)):
         with (
             pytest.raises(type(error)) if error else nullcontext(),
             figures.counted("kills", "make torture", case="any") as run,

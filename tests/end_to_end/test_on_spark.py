@@ -30,6 +30,7 @@ from tests.harness.postgres import Database
 from tests.harness.proxy import Fault, Proxy
 from tests.harness.service import RunningService
 from tests.harness.tiers import count
+from tests.harness.verdicts import require_same_rows
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("java") is None, reason="no Java here, Spark needs it"),
@@ -79,9 +80,7 @@ def require_equal(
     """The view is PostgreSQL's answer, at once and in the eyes of `verify`."""
     position = shop.rows("SELECT pg_current_wal_flush_lsn()::text")[0][0]
     service.wait(name, position, timeout_s=within_s)
-    left = shop.rows(f"SELECT * FROM {name} EXCEPT ALL {query}")
-    right = shop.rows(f"{query} EXCEPT ALL SELECT * FROM {name}")
-    assert (left, right) == ([], [])
+    require_same_rows(shop, name, query)
     answer = service.call("POST", f"/views/{name}/verify").json()
     assert answer["result"] == "equal", answer
 

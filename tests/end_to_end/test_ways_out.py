@@ -15,6 +15,7 @@ import pytest
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
+from tests.harness.verdicts import require_same_rows
 
 TABLES = """
 CREATE TABLE orders (id int PRIMARY KEY, region text NOT NULL, amount numeric NOT NULL, note text);
@@ -142,11 +143,7 @@ def test_a_slot_that_is_lost_while_the_service_is_down(
 def assert_equal(service: RunningService, database: Database, name: str) -> None:
     position = database.rows("SELECT pg_current_wal_flush_lsn()::text")[0][0]
     service.wait(name, position)
-    query = QUERIES[name]
-    differing = (
-        f"((TABLE {name} EXCEPT ALL ({query})) UNION ALL (({query}) EXCEPT ALL TABLE {name}))"
-    )
-    assert database.rows(differing) == []
+    require_same_rows(database, name, QUERIES[name])
 
 
 @pytest.mark.whole

@@ -21,12 +21,9 @@ import pytest
 
 from bench.fire_record import KINDS
 from bench.record import revision
+from tests.harness.verdicts import WrongStateError
 
 FILE = "TIDEMARK_TEST_FIGURES"
-
-
-class WrongStateError(AssertionError):
-    """What a sink or a state shows is not what the oracle says."""
 
 
 @dataclass

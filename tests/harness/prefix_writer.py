@@ -11,8 +11,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from tests.harness.figures import WrongStateError
 from tests.harness.postgres import Database
+from tests.harness.verdicts import WrongStateError
 
 SCHEMA = """
 CREATE TABLE customers (id integer PRIMARY KEY, region text NOT NULL);

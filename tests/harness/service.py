@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +20,7 @@ from connectors.loopback import free_port
 from service.runtime.process_title import title_of
 from tests.harness.leash import Leash
 from tests.harness.postgres import one_session
+from tests.harness.verdicts import LeakError, require_no_crash
 from tests.harness.warm import WarmProcess, can_be_warm, warm_parent
 
 READY_S = 300.0  # a machine that has just been set up compiles first
@@ -111,7 +112,8 @@ class RunningService:
         _, alive = psutil.wait_procs(family, timeout=10)
         for left in alive:
             left.kill()
-        assert not alive, f"left behind: {alive}"
+        _require_gone(alive)
+        require_no_crash(self.events())
         return code
 
     def _give_kernels(self) -> None:
@@ -134,7 +136,7 @@ class RunningService:
         self._forget()
         # A JVM that is just being started sees the end of its parent when it is there.
         _, alive = psutil.wait_procs(family, timeout=60)
-        assert not alive, f"left behind: {alive}"
+        _require_gone(alive)
 
     def await_end(self, timeout_s: float = 60) -> None:
         """Until the supervisor, and with it its children, has ended by itself."""
@@ -143,7 +145,7 @@ class RunningService:
         self._process.wait(timeout_s)
         self._forget()
         _, alive = psutil.wait_procs(family, timeout=timeout_s)
-        assert not alive, f"left behind: {alive}"
+        _require_gone(alive)
 
     def _forget(self) -> None:
         self._process = None
@@ -281,6 +283,11 @@ class RunningService:
             parent = psutil.Process(self._process.pid)
             return [parent, *parent.children(recursive=True)]
         return []
+
+
+def _require_gone(alive: Sequence[psutil.Process]) -> None:
+    if alive:
+        raise LeakError(f"left behind: {alive}")
 
 
 def is_named(name: str, command: list[str]) -> bool:

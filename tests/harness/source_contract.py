@@ -20,12 +20,12 @@ from typing import Any, Protocol
 
 from tests.harness import figures
 from tests.harness.background_writer import BackgroundWriter
-from tests.harness.figures import WrongStateError
 from tests.harness.postgres import Database
 from tests.harness.proxy import Fault, Proxy
 from tests.harness.service import RunningService
 from tests.harness.state_reader import BETWEEN_LOOKS_S, Rows, StateReader
 from tests.harness.tiers import is_fast
+from tests.harness.verdicts import WrongStateError
 
 SOURCE = "erp"
 WITHIN_S = 120.0

@@ -9,9 +9,9 @@ from typing import Any
 
 from psycopg2 import Error
 
-from tests.harness.figures import WrongStateError
 from tests.harness.postgres import Database
 from tests.harness.tiers import is_fast
+from tests.harness.verdicts import WrongStateError
 
 # In the fast tier most of the cores is left to the service.
 BETWEEN_LOOKS_S = 0.01 if is_fast() else 0.002

@@ -23,7 +23,6 @@ from tests.connectors.mongodb.server import ferretdb
 from tests.connectors.postgres_source.reading import options_of
 from tests.connectors.stream.servers import EventServer, WebSocketServer
 from tests.harness.clickhouse import ClickHouse
-from tests.harness.figures import WrongStateError
 from tests.harness.mariadb import MariaDb
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
@@ -37,6 +36,7 @@ from tests.harness.source_contract import (
     orders_origin,
 )
 from tests.harness.state_reader import Rows, StateReader
+from tests.harness.verdicts import WrongStateError
 from tests.recovery import prefix
 from tests.recovery.prefix import ACCOUNTS, Checker, Writer
 

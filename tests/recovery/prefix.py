@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from psycopg2 import Error
 
 from tests.harness.background_writer import BackgroundWriter
-from tests.harness.figures import WrongStateError
 from tests.harness.postgres import Database
 from tests.harness.state_reader import Rows, StateReader
 from tests.harness.tiers import is_fast
+from tests.harness.verdicts import WrongStateError
 
 ACCOUNTS = 40
 # In the fast tier most of the cores is left to the service.

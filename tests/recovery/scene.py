@@ -17,10 +17,10 @@ from service.runtime.process_title import title_of
 from storage.failpoints import CLOCK, REACHED
 from tests.harness.change_stream import Fold, events, until
 from tests.harness.failpoints import arm
-from tests.harness.figures import WrongStateError
 from tests.harness.files import files_below
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
+from tests.harness.verdicts import LeakError, judged, require_same_rows
 from tests.harness.waiting import wait_until
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 
@@ -189,12 +189,9 @@ class Scene:
         position = self.position()
         for name, query in self.queries.items():
             self.service.wait(name, position, timeout_s=90)
-            wanted, found = f"({query})", f"TABLE {name}"
-            for left, right in ((wanted, found), (found, wanted)):
-                rows = self.database.rows(f"{left} EXCEPT ALL {right}")
-                if rows:
-                    raise WrongStateError(f"{name}: {rows[:5]} of {left} EXCEPT ALL {right}")
+            require_same_rows(self.database, name, query)
 
+    @judged(LeakError)
     def assert_nothing_left(self, *, of_spark: bool = False) -> None:
         """No staged table, no file of something interrupted, one slot, three processes."""
         staged = self.database.rows("SELECT * FROM tidemark.tables WHERE is_staged")

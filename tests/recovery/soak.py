@@ -23,6 +23,7 @@ from psycopg2 import Error
 from tests.harness import http
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
+from tests.harness.verdicts import differing_rows
 from tests.recovery.soak_load import QUERIES, Load, number_of
 
 MAX_VIEWS = 8
@@ -243,10 +244,7 @@ class Soak:
 
     def _compare(self, name: str, query: str) -> None:
         wanted = self._load.names.query(number_of(query))
-        both = (
-            f"(({wanted}) EXCEPT ALL TABLE {name}) UNION ALL (TABLE {name} EXCEPT ALL ({wanted}))"
-        )
-        found = self._database.rows(both)
+        found = differing_rows(self._database, name, wanted)
         self.compared += 1
         if found:
             self.faults.append(f"{name} is not {wanted}: {found[:5]}")

@@ -25,6 +25,7 @@ from service.pipeline.build_queue import MAX_CHILDREN
 from tests.harness import figures
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService, is_named
+from tests.harness.verdicts import differing_rows
 
 VALUE_MB = int(os.environ.get("TIDEMARK_TEST_MB", "2"))
 VIEWS = int(os.environ.get("TIDEMARK_TEST_VIEWS", "10"))
@@ -70,8 +71,7 @@ def _follow(case: Case, *views: str) -> None:
 
 
 def _difference(database: Database, query: str, name: str) -> int:
-    both = f"(({query}) EXCEPT ALL TABLE {name}) UNION ALL (TABLE {name} EXCEPT ALL ({query}))"
-    return database.rows(f"SELECT count(*) FROM ({both}) d")[0][0]
+    return len(differing_rows(database, name, query))
 
 
 @pytest.mark.whole

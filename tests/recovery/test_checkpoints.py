@@ -31,6 +31,7 @@ from tests.harness.object_store import object_store
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tests.harness.tiers import count, is_fast
+from tests.harness.verdicts import WrongStateError, differing_rows
 from tests.recovery.damage import DAMAGES, damage_file
 from tests.recovery.history import World as History
 from tests.recovery.history import go_on, make, open_engine, read_world
@@ -120,8 +121,7 @@ class World:
             self.service.wait(name, position, timeout_s=60)
 
     def is_equal(self, name: str, query: str) -> bool:
-        both = f"({query} EXCEPT ALL TABLE {name}) UNION ALL (TABLE {name} EXCEPT ALL {query})"
-        return self.database.rows(both) == []
+        return differing_rows(self.database, name, query) == []
 
 
 def test_a_state_is_restored_and_catches_up(database: Database, tmp_path: Path) -> None:
@@ -384,7 +384,7 @@ def _restored_or_refused(copied: Copied, good: dict[str, Counter], told: str) ->
         assert not (copied.folder / "restored").exists(), told
         return error.code
     if found != good:
-        raise figures.WrongStateError(f"{told}: other rows are restored")
+        raise WrongStateError(f"{told}: other rows are restored")
     return "right"
 
 

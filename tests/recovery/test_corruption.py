@@ -35,6 +35,7 @@ from storage.runs import PAGE
 from storage.seal import Seal, mark_key
 from tests.harness import figures
 from tests.harness.tiers import count
+from tests.harness.verdicts import WrongStateError
 from tests.recovery.damage import DAMAGES, Damage, damage, damage_file
 from tests.recovery.history import World, go_on, make, read_world
 from tests.unit.service.test_engine import OWNERS, THINGS
@@ -79,7 +80,7 @@ def _outcome(state: State, copy: Path, told: str) -> str:
         assert error.hint, f"{told}: {error}"
         return error.code
     if found != state.good:
-        raise figures.WrongStateError(f"{told}: other rows are kept")
+        raise WrongStateError(f"{told}: other rows are kept")
     return "right"
 
 

@@ -18,6 +18,7 @@ from tests.harness import figures
 from tests.harness.postgres import SERVER_SETTINGS, Database, new_database
 from tests.harness.service import RunningService
 from tests.harness.standby import SLOT, Either, Standby, alter_system
+from tests.harness.verdicts import WrongStateError
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 
 RUN = "pytest tests/recovery/test_promotion.py"
@@ -184,7 +185,7 @@ def _looks(sink: Database, run: figures.Run) -> int:
     prefix, n, status = sink.rows(look)[0]
     run.epochs += 1
     if status == "live" and n != prefix:
-        raise figures.WrongStateError(f"kept has {n} at prefix {prefix}")
+        raise WrongStateError(f"kept has {n} at prefix {prefix}")
     return prefix
 
 

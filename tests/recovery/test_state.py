@@ -15,6 +15,7 @@ from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 from tests.harness.tiers import is_fast
+from tests.harness.verdicts import require_same_rows
 from tests.recovery.prefix import SCHEMA, VIEWS, Checker, Writer
 
 pytestmark = pytest.mark.timeout(600)
@@ -85,10 +86,7 @@ def test_lost_state_is_rebuilt(database: Database, tmp_path: Path) -> None:
         for name, query in {**VIEWS, "above": above}.items():
             service.await_status(name)
             service.wait(name, _flush_position(database), timeout_s=60)
-            both = (
-                f"(({query}) EXCEPT ALL TABLE {name}) UNION ALL (TABLE {name} EXCEPT ALL ({query}))"
-            )
-            assert database.rows(both) == [], name
+            require_same_rows(database, name, query)
     checker.close()
 
 
