@@ -157,6 +157,13 @@ def gaps_of(feed: SourceFeed) -> int:
     return int(getattr(feed, "gaps", 0))
 
 
+def problem_of(feed: SourceFeed) -> TidemarkError | None:
+    """Return why a feed holds back some records for too long while it reads on (attribute
+    `problem`); None if it does not.
+    """
+    return getattr(feed, "problem", None)
+
+
 def undeclared(source: str, relation: Relation) -> SourceError:
     """Return the error of a relation that a source's options no longer have."""
     what = f'relation "{relation.name.name}" of source "{source}" is no longer declared'

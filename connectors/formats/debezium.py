@@ -207,8 +207,28 @@ def transaction_of(block: Any) -> tuple[str, int] | None:
     """Return (id, number) of an envelope's `transaction` block; None if there is none.
 
     >>> transaction_of({"id": "571:53195832", "total_order": 1, "data_collection_order": 1})
-    ('571:53195832', 1)
+    ('571', 1)
     """
     if not isinstance(block, dict) or not isinstance(block.get("total_order"), int):
         return None
-    return str(block.get("id")), block["total_order"]
+    id = block.get("id")
+    return None if id is None else (transaction_id(str(id)), block["total_order"])
+
+
+def transaction_id(text: str) -> str:
+    """Return what a transaction's BEGIN, events and END have in common of the id they give.
+
+    PostgreSQL's connector writes txID:LSN, with the LSN of each record. Other connectors write the
+    same id in all of them.
+
+    >>> transaction_id("571:53195829") == transaction_id("571:53195832")
+    True
+    >>> transaction_id("3e11fa47-71ca-11e1-9e33-c80aa9429562:23")
+    '3e11fa47-71ca-11e1-9e33-c80aa9429562:23'
+    """
+    first, colon, rest = text.partition(":")
+    return first if colon and _is_number(first) and _is_number(rest) else text
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()

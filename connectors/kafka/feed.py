@@ -132,6 +132,15 @@ class KafkaFeed:
         """See SourceFeed."""
         return self._skipped
 
+    @property
+    def problem(self) -> TidemarkError | None:
+        """See problem_of: a transaction that has been incomplete for too long."""
+        if self._buffer is None or self._ahead is None or self._markers is None:
+            return None
+        awaited = [self._ahead, *([self._markers] if self._buffer.needs_more else [])]
+        unread = sum(one.unread + one.waiting for one in awaited)
+        return self._buffer.overdue(self._options.transaction_wait_s, unread)
+
     def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
         """See SourceFeed."""
         if self._failure is not None:

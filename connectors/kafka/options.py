@@ -98,7 +98,8 @@ class KafkaOptions:
 
     check_ms: how often topics are described while no records arrive. buffer_bytes: limit of
     read-ahead. transactions: the topic of Debezium's BEGIN and END; None emits events as they
-    arrive. transaction_buffer_bytes: limit of events that wait for their END.
+    arrive. transaction_buffer_bytes: limit of events that wait for their END. transaction_wait_s:
+    how long they wait until that is reported.
     """
 
     connection: Connection
@@ -107,6 +108,7 @@ class KafkaOptions:
     buffer_bytes: int = 16 << 20
     transactions: str | None = None
     transaction_buffer_bytes: int = 64 << 20
+    transaction_wait_s: int = 60
 
     def topic_of(self, relation: str) -> TopicOptions:
         """Return the topic of a declared relation."""
@@ -128,6 +130,9 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> K
     buffered_bytes = reader.take("transaction_buffer_bytes", int, 64 << 20)
     if buffered_bytes < 1 << 10:
         raise reader.refused("transaction_buffer_bytes", "is too small")
+    wait_s = reader.take("transaction_wait_s", int, 60)
+    if wait_s < 1:
+        raise reader.refused("transaction_wait_s", "is too small")
     reader.end()
     if not listed:
         raise reader.refused("topics", "names no topic")
@@ -145,7 +150,27 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> K
     _check_each_once(topics, reader)
     if transactions is not None:
         _check_transactions(topics, transactions, reader)
-    return KafkaOptions(connection, topics, check_ms, buffer_bytes, transactions, buffered_bytes)
+    topics = tuple(
+        replace(one, collection=one.collection or _collection_of(one.topic, transactions))
+        for one in topics
+    )
+    own = transactions, buffered_bytes, wait_s
+    return KafkaOptions(connection, topics, check_ms, buffer_bytes, *own)
+
+
+def _collection_of(topic: str, transactions: str | None) -> str:
+    """Return how the END of a transaction names the table of a topic.
+
+    It is the topic's name without the connector's prefix, which is that of the transaction topic.
+
+    >>> _collection_of("eu.shop.dbo.items", "eu.shop.transaction")
+    'dbo.items'
+    >>> _collection_of("routed.public.items", "eu.transaction")
+    'public.items'
+    """
+    prefix = (transactions or "").rpartition(".")[0] + "."
+    own = topic.removeprefix(prefix)
+    return own if own != topic else ".".join(topic.split(".")[-2:])
 
 
 def _check_transactions(topics: Sequence[TopicOptions], name: str, reader: OptionReader) -> None:
@@ -200,7 +225,7 @@ def _topic(name: str, reader: OptionReader, on_error: str, needs_columns: bool) 
     dead = reader.optional("dead_letter_topic", str)
     if dead is not None and policy != DEAD_LETTER:
         raise reader.refused("dead_letter_topic", f"requires on_error {DEAD_LETTER}")
-    collection = reader.take("collection", str, ".".join(topic.split(".")[-2:]))
+    collection = reader.take("collection", str, "")
     reader.end()
     return TopicOptions(
         name, topic, columns, format_options, mode, key, start, policy, dead, collection

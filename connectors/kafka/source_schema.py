@@ -123,6 +123,15 @@ SCHEMA = group(
                 minimum=1024,
             )
         ),
+        "transaction_wait_s": advanced(
+            number(
+                "Transaction wait",
+                "How long a transaction may stay incomplete until the source reports it.",
+                60,
+                unit="s",
+                minimum=1,
+            )
+        ),
     },
     ("bootstrap_servers", "topics"),
 )

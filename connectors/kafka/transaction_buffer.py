@@ -95,6 +95,20 @@ class _Lane:
     newest_ms: int = 0
 
 
+@dataclass
+class _Wait:
+    """How long a transaction has been incomplete.
+
+    until_read: how much is read once all is read that the topics held when it came. since: when
+    that was so. error: the report of what it lacks.
+    """
+
+    until_read: int
+    since: float | None = None
+    lack: str = ""
+    error: SourceError | None = None
+
+
 class TransactionBuffer:
     """The buffer of one feed. rows: readers of the relations."""
 
@@ -132,6 +146,8 @@ class TransactionBuffer:
         self._lanes: dict[Lane, _Lane] = {}
         self._relations: dict[str, Any] = {}
         self._bytes = 0
+        self._read = 0
+        self._waits: dict[str, _Wait] = {}
         self._is_moved = False
         self._noted = time.monotonic()
 
@@ -158,6 +174,7 @@ class TransactionBuffer:
         """Add records of the transaction topic. SourceError record.malformed."""
         for chunk in chunks:
             records = chunk.records
+            self._read += len(records)
             for at, value in enumerate(records.values):
                 if value is None:
                     continue
@@ -178,6 +195,7 @@ class TransactionBuffer:
         """
         name = chunk.relation.name if chunk.relation is not None else ""
         self._relations[name] = chunk.relation
+        self._read += len(chunk.records)
         numbers = chunk.records.numbers
         for number, next_offset in chunk.nexts.items():
             mine = chunk.records.where([one == number for one in numbers])
@@ -263,6 +281,34 @@ class TransactionBuffer:
             f'transactions of kafka source "{self._client.name}" do not fit in memory',
             detail=f"{self._bytes} bytes wait for the end of {', '.join(buffered[:3])}",
             hint=f"raise transaction_buffer_bytes, which is {max_bytes}",
+        )
+
+    def overdue(self, wait_s: int, unread: int) -> SourceError | None:
+        """Return source.transaction_incomplete if a transaction has waited for too long.
+
+        unread: how many records of all topics were not added yet. Until those are that were there
+        before it, a transaction may be incomplete for as long as that takes.
+        """
+        lacking, now = self._transactions.lacking(), time.monotonic()
+        due = self._read + unread
+        self._waits = {id: self._waits.get(id) or _Wait(due) for id in lacking}
+        for id, wait in self._waits.items():
+            if wait.since is None and (not unread or self._read >= wait.until_read):
+                wait.since = now
+            if wait.since is not None and now - wait.since > wait_s:
+                if wait.error is None or wait.lack != lacking[id]:
+                    wait.lack, wait.error = lacking[id], self._incomplete(id, lacking[id], wait_s)
+                return wait.error
+        return None
+
+    def _incomplete(self, id: str, lack: str, wait_s: int) -> SourceError:
+        return SourceError(
+            "source.transaction_incomplete",
+            f'a transaction of kafka source "{self._client.name}" stays incomplete',
+            detail=f"transaction {id} has waited more than {wait_s} s for {lack}; it and the events"
+            " behind it are not applied",
+            hint=f'check that Debezium runs and writes "{self._topic}"; if what lacks is lost, '
+            "pause all views that read the source, and resume them",
         )
 
     def is_due(self) -> bool:

@@ -3,7 +3,8 @@
 Pure state. A lane is a partition of a relation: its waiting events, as runs of one transaction.
 Invariant: a cut holds all events of a transaction that the source reads, or none. If the BEGIN of a
 transaction lies before a relation's bound, the relation's start position cut it. Its END then waits
-for nothing of that relation, and events after the END are emitted as they arrive.
+for nothing of that relation, and events after the END are emitted as they arrive. The END stands
+for a BEGIN that is missing: lost, or in a partition of the transaction topic that is read later.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from connectors.formats.debezium import transaction_id
 from dataflow.errors import SourceError
 
 # A relation and a partition.
@@ -30,23 +32,30 @@ REMEMBERED_UNMATCHED = 1_000
 class _Open:
     """An open transaction.
 
-    begin: (partition, offset) of its BEGIN. counts: by collection, once its END arrived. ordinals:
-    by relation the numbers of its events that arrived. is_buffered: True if any of them waits in a
-    lane.
+    begin, end: (partition, offset) of its BEGIN and END. counts: by collection, once its END
+    arrived. ordinals: by relation the numbers of its events that arrived. is_buffered: True if any
+    of them waits in a lane. is_emitted: True if one was emitted before, and so all of them.
     """
 
     begin: tuple[int, int] | None = None
+    end: tuple[int, int] | None = None
     counts: dict[str, int] | None = None
     ordinals: dict[str, set[int]] = field(default_factory=dict)
     is_buffered: bool = False
+    is_emitted: bool = False
+
+    @property
+    def first(self) -> tuple[int, int] | None:
+        """The first of its markers that is known."""
+        return self.begin or self.end
 
 
 class Transactions:
     """The state of all transactions.
 
-    collections: by relation, how END names its table. bounds: by relation and partition of the
-    transaction topic, where transactions that are waited for start. cut: by relation, other
-    transactions that its pin cut, whose BEGIN came late.
+    collections: by relation, how END names its table, perhaps after the database. bounds: by
+    relation and partition of the transaction topic, where transactions that are waited for start.
+    cut: by relation, other transactions that its pin cut, whose BEGIN came late.
     """
 
     def __init__(
@@ -58,7 +67,9 @@ class Transactions:
     ) -> None:
         self._collections = dict(collections)
         self._bounds = {name: dict(bound) for name, bound in bounds.items()}
-        self._cut = {name: frozenset(ids) for name, ids in (cut or {}).items()}
+        self._cut = {
+            name: frozenset(transaction_id(id) for id in ids) for name, ids in (cut or {}).items()
+        }
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._unmatched: OrderedDict[str, None] = OrderedDict()
         # With the tables that their ENDs counted.
@@ -67,16 +78,18 @@ class Transactions:
         self._bad: dict[str, int] = {}
         # Transactions with an event that is never to be passed.
         self._barred: set[str] = set()
-        for id, begin, counts in (state or {}).get("open", ()):
-            self._open[id] = _Open(tuple(begin) if begin else None, counts)
+        for id, begin, counts, *end in (state or {}).get("open", ()):
+            one = self._open.setdefault(transaction_id(id), _Open())
+            one.begin = one.begin or (tuple(begin) if begin else None)
+            one.counts = counts if one.counts is None else one.counts
+            one.end = one.end or (tuple(end[0]) if end and end[0] else None)
         for id in (state or {}).get("loose", ()):
-            self._unmatched[id] = None
+            self._unmatched[transaction_id(id)] = None
 
     def state(self) -> dict[str, Any]:
         """Return as JSON what the transaction topic has said; events are read again."""
-        event = [(id, one.begin, one.counts) for id, one in self._open.items() if one.begin or
-                one.counts is not None]  # fmt: skip
-        return {"open": event, "loose": list(self._unmatched)}
+        told = [(id, one.begin, one.counts, one.end) for id, one in self._open.items() if one.first]
+        return {"open": told, "loose": list(self._unmatched)}
 
     @property
     def needs_more(self) -> bool:
@@ -106,6 +119,7 @@ class Transactions:
         if id not in self._done and id not in self._unmatched:
             one = self._open.setdefault(id, _Open())
             one.ordinals.setdefault(relation, set()).add(ordinal)
+            one.is_emitted = True
             self._resolve(id)
 
     def add_marker(self, partition: int, offset: int, marker: Any) -> None:
@@ -119,12 +133,14 @@ class Transactions:
                 detail=f"at {partition}:{offset} (partition:offset): {str(marker)[:200]}",
                 hint="set the option transactions to the topic <prefix>.transaction",
             )
+        id = transaction_id(id)
         if id in self._done or id in self._unmatched:
             return
         one = self._open.setdefault(id, _Open())
         if status == "BEGIN":
             one.begin = one.begin or (partition, offset)
             return
+        one.end = one.end or (partition, offset)
         one.counts = {
             str(event["data_collection"]): int(event["event_count"])
             for event in found.get("data_collections") or ()
@@ -197,6 +213,21 @@ class Transactions:
         found = {run[0]: None for runs in self._runs.values() for run in runs}
         return [mark for mark in found if mark not in _MARKS]
 
+    def lacking(self) -> dict[str, str]:
+        """Return what each transaction lacks that has buffered events and is not whole."""
+        return {id: self._lack_of(id) for id in self.buffered() if not self._is_whole(id)}
+
+    def _lack_of(self, id: str) -> str:
+        one = self._open[id]
+        if one.counts is None:
+            return "its END"
+        missing = {
+            name: n - len(one.ordinals.get(name, ())) - self._bad.get(name, 0)
+            for name, n in self._desired(id, one).items()
+        }
+        parts = [f"{n} of its events of {name}" for name, n in missing.items() if n > 0]
+        return ", ".join(parts) or "a record that stops the source"
+
     def _mark_of(self, relation: str, id: str, ordinal: int) -> str:
         if id in self._done or id in self._unmatched:
             self._check_listed(relation, self._done.get(id))
@@ -215,33 +246,48 @@ class Transactions:
             self._finish(id)
 
     def _desired(self, id: str, one: _Open) -> dict[str, int]:
-        counts = one.counts or {}
         return {
-            name: counts[event]
-            for name, event in self._collections.items()
-            if counts.get(event) and self._is_bound(name, one) and id not in self._cut.get(name, ())
+            name: n
+            for name, n in self._counts_of(one).items()
+            if self._is_bound(name, one) and id not in self._cut.get(name, ())
         }
+
+    def _counts_of(self, one: _Open) -> dict[str, int]:
+        """Return how many events an END counts of each relation, of those with any."""
+        counts = one.counts or {}
+        listed = {name: self._listed(name, counts) for name in self._collections}
+        return {name: counts[as_] for name, as_ in listed.items() if as_ and counts[as_]}
+
+    def _listed(self, relation: str, counts: Collection[str]) -> str | None:
+        """Return how an END that counts these tables names the relation's; None: it does not.
+
+        Some connectors put the database before the name that the topic has.
+        """
+        name = self._collections[relation]
+        if name in counts:
+            return name
+        longer = [one for one in counts if one.endswith(f".{name}")]
+        return longer[0] if len(longer) == 1 else None
 
     def _is_bound(self, relation: str, one: _Open) -> bool:
         """Return True if all its events of a relation come after the relation's pin."""
-        if one.begin is None:
+        if one.first is None:
             return False
-        partition, offset = one.begin
+        partition, offset = one.first
         return offset >= self._bounds.get(relation, {}).get(partition, 0)
 
     def _is_whole(self, id: str) -> bool:
         one = self._open[id]
         if one.counts is None or id in self._barred:
             return False
-        return all(
+        return one.is_emitted or all(
             len(one.ordinals.get(name, ())) + self._bad.get(name, 0) >= n
             for name, n in self._desired(id, one).items()
         )
 
     def _finish(self, id: str) -> None:
         one = self._open.pop(id)
-        event = {name for name, c in self._collections.items() if (one.counts or {}).get(c)}
-        if event - self._desired(id, one).keys():
+        if self._counts_of(one).keys() - self._desired(id, one).keys():
             self._unmatched[id] = None
         else:
             self._done[id] = tuple(one.counts or ())
@@ -251,7 +297,7 @@ class Transactions:
 
     def _check_listed(self, relation: str, counts: Collection[str] | None) -> None:
         """Check that an END which counts these tables lists the relation's; None: unknown."""
-        if counts is None or self._collections[relation] in counts:
+        if counts is None or self._listed(relation, counts) is not None:
             return
         raise SourceError(
             "source.transaction_collection",

@@ -19,6 +19,7 @@ from connectors.feed_source import (
     RetainingSource,
     SourceFeed,
     gaps_of,
+    problem_of,
     retaining,
     selective,
 )
@@ -295,6 +296,11 @@ class ExternalSources:
             if error.relation is not None and not (error.is_temporary or error.code in STOPPING):
                 raise
             return None
+        problem = problem_of(opened.feed)
+        if problem is not None:
+            self._report(opened, problem)
+        elif batch is not None:
+            self._report_running(opened)
         if batch is None:
             if not opened.feed.lag:
                 opened.status.reached.moved(self._runtime.time())
@@ -304,10 +310,7 @@ class ExternalSources:
         if gaps > opened.status.gaps:
             opened.status.gaps = gaps
             log.warning("source.gap", source=name, gaps=gaps)
-        if opened.status.error is not None:
-            log.info("source.running", source=name)
         opened.backoff.reset()
-        opened.status.status, opened.status.error = RUNNING, None
         opened.status.rows += batch.rows
         opened.status.rejected += 0 if batch.rejected is None else len(batch.rejected)
         return batch
@@ -336,6 +339,17 @@ class ExternalSources:
         if str(opened.status.error) != str(error):
             log.warning("source.retry", source=opened.source.name, code=error.code, pause_s=pause_s)
         opened.status.error = error
+
+    def _report(self, opened: _OpenSource, problem: TidemarkError) -> None:
+        """Report that a feed holds back records for too long; it is read on."""
+        if str(opened.status.error) != str(problem):
+            log.warning("source.held_back", source=opened.source.name, code=problem.code)
+        opened.status.status, opened.status.error = STOPPED, problem
+
+    def _report_running(self, opened: _OpenSource) -> None:
+        if opened.status.error is not None:
+            log.info("source.running", source=opened.source.name)
+        opened.status.status, opened.status.error = RUNNING, None
 
     def _backoff(self) -> Backoff:
         return Backoff(*RETRY_S, jitter=JITTER, draw=self._runtime.draw)

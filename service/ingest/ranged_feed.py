@@ -15,10 +15,12 @@ from connectors.feed_source import (
     FeedSource,
     RangePlanner,
     SourceFeed,
+    problem_of,
     read_in_ranges,
     reader_of,
 )
 from connectors.source import SourceBatch
+from dataflow.errors import TidemarkError
 from dataflow.schema import Relation
 from service.engine.range_reader import RangeReader
 from service.runtime.log import log
@@ -74,6 +76,11 @@ class RangedFeed:
         """See SourceFeed."""
         opened = (one.skipped for one in (self._planner, self._feed) if one is not None)
         return self._skipped + sum(opened)
+
+    @property
+    def problem(self) -> TidemarkError | None:
+        """See problem_of."""
+        return None if self._feed is None else problem_of(self._feed)
 
     def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
         """See SourceFeed."""

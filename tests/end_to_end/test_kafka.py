@@ -230,7 +230,8 @@ def test_a_join_of_two_topics_never_shows_half_a_transaction(
     shop = Shop(broker)
     shop.whole("t0", 0)
     topics = {one: options_of(shop.topics[one]) for one in ("orders", "items")}
-    _declare(service, broker, topics, transactions=shop.marks)
+    _declare(service, broker, topics, transactions=shop.marks, transaction_wait_s=3)
+    service.create("people", "SELECT region, count(*) AS n FROM users GROUP BY region")
     query = (
         "SELECT coalesce(o.name, i.name) AS name, count(DISTINCT o.id) AS o, count(i.id) AS i "
         "FROM shop.orders o FULL JOIN shop.items i ON i.name = o.name "
@@ -258,6 +259,7 @@ def test_a_join_of_two_topics_never_shows_half_a_transaction(
         shop.end(id, orders=1, items=2)
         _await(lambda id=id: id in shown(), service)
     assert shown() == {f"t{n}" for n in range(4)}
+    _hold_back(shop, service, shown)
     # A transaction topic that is not the one that was read stops the source; all begin again.
     drop_topic(broker, shop.marks)
     wait_until(lambda: shop.marks not in topic_names(broker))
@@ -271,6 +273,26 @@ def test_a_join_of_two_topics_never_shows_half_a_transaction(
     _await(lambda: "t9" in shown(), service)
     shop.whole("t10", 100)
     _await(lambda: "t10" in shown(), service)
+
+
+def _hold_back(shop: Shop, service: RunningService, shown: Callable[[], set[str]]) -> None:
+    """A transaction without its END is an error by name, until the END is there."""
+
+    def problems() -> set[str | None]:
+        answers = [service.call("GET", path).json() for path in ("/sources/shop", "/views/bought")]
+        return {(one["error"] or {}).get("code") for one in answers}
+
+    shop.begin("t4")
+    shop.put("orders", "t4", 1, 40)
+    shop.put("items", "t4", 2, 40)
+    shop.put("items", "t4", 3, 41)
+    _await(lambda: problems() == {"source.transaction_incomplete"}, service)
+    assert service.call("GET", "/sources/shop").json()["status"] == "stopped"
+    assert service.call("GET", "/views/bought").json()["status"] == "degraded"
+    assert service.call("GET", "/views/people").json()["status"] == "live"
+    assert "t4" not in shown()
+    shop.end("t4", orders=1, items=2)
+    _await(lambda: "t4" in shown() and problems() == {None}, service)
 
 
 def test_a_relation_is_read_from_another_start(

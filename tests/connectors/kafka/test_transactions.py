@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
+from connectors.feed_source import problem_of
+from connectors.formats.debezium import transaction_id
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.options import read_options
 from connectors.kafka.source import KafkaSource
 from connectors.kafka.transactions import Lane, Transactions
 from connectors.source import SourceBatch
-from dataflow.errors import SourceError
+from dataflow.errors import SourceError, TidemarkError
 from tests.connectors.kafka.reading import (
     SourceSubscriptions,
     TransactionBuffer,
@@ -26,32 +29,58 @@ from tests.connectors.kafka.test_debezium import options_of
 from tests.harness.broker import drop_topic, new_topic, send, unique_name
 
 TABLES = ("orders", "items", "audit")
+# What each connector writes as the id of a transaction by its number, in a record at an LSN.
+_GTID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+_LSID = '{"id": {"$binary": "ZGVi", "$type": "04"}, "uid": {"$binary": "emlv", "$type": "00"}}'
+IDS: dict[str, Callable[[int, int], str]] = {
+    "postgresql": lambda n, lsn: f"{570 + n}:{53195829 + lsn}",
+    "mysql": lambda n, _: f"{_GTID}:{n}",
+    "mysql tagged": lambda n, _: f"{_GTID}:nightly:{n}",
+    "mysql without gtid": lambda n, _: f"file=mysql-bin.000003,pos={154 + n * 31}",
+    "mariadb": lambda n, _: f"0-1-{n}",
+    "mongodb": lambda n, _: f"{_LSID}:{n}",
+    "sqlserver": lambda n, _: f"00000025:00000{n:03x}:0025",
+    "oracle": lambda n, _: f"0a0014{n:010x}",
+}
 
 
 class Shop:
-    """Three tables of two partitions each, of which two are read, and the transaction topic."""
+    """Three tables of two partitions each, of which two are read, and the transaction topic.
 
-    def __init__(self, broker: EmbeddedKafka) -> None:
+    It writes the ids of PostgreSQL's connector: no two records of a transaction have the same.
+    """
+
+    def __init__(
+        self, broker: EmbeddedKafka, connector: str = "postgresql", mark_partitions: int = 1
+    ) -> None:
         self.broker = broker
         stem = unique_name("db")
         self.topics = {one: new_topic(broker, 2, name=f"{stem}.public.{one}") for one in TABLES}
-        self.marks = new_topic(broker, name=f"{stem}.transaction")
+        self.marks = new_topic(broker, mark_partitions, name=f"{stem}.transaction")
         self.lsn = 0
+        self._id_of = IDS[connector]
+        self._numbers: dict[str, int] = {}
 
     def source(self, followed: Iterable[str] = TABLES[:2], **more: Any) -> KafkaSource:
         topics = {one: options_of(self.topics[one]) for one in followed}
         return source_of(self.broker, topics, **{"transactions": self.marks, **more})
 
-    def begin(self, id: str) -> None:
-        self.mark({"status": "BEGIN", "id": id})
+    def written(self, id: str) -> str:
+        """The id that the next record of a transaction has."""
+        number = self._numbers.setdefault(id, len(self._numbers) + 1)
+        self.lsn += 1
+        return self._id_of(number, self.lsn)
 
-    def end(self, id: str, **counts: int) -> None:
+    def begin(self, id: str, partition: int = 0) -> None:
+        self.mark({"status": "BEGIN", "id": self.written(id)}, partition)
+
+    def end(self, id: str, partition: int = 0, **counts: int) -> None:
         told = [{"data_collection": f"public.{t}", "event_count": n} for t, n in counts.items()]
-        total = sum(counts.values())
-        self.mark({"status": "END", "id": id, "event_count": total, "data_collections": told})
+        marker = {"status": "END", "id": self.written(id), "event_count": sum(counts.values())}
+        self.mark({**marker, "data_collections": told}, partition)
 
-    def mark(self, marker: dict[str, Any]) -> None:
-        send(self.broker, self.marks, [(0, None, json.dumps(marker).encode())])
+    def mark(self, marker: dict[str, Any], partition: int = 0) -> None:
+        send(self.broker, self.marks, [(partition, None, json.dumps(marker).encode())])
 
     def put(self, table: str, id: str | None, place: int, row: int, partition: int = 0) -> None:
         """A row of which the name is the transaction."""
@@ -62,7 +91,12 @@ class Shop:
             "source": {"lsn": self.lsn, "sequence": json.dumps([str(self.lsn - 1), str(self.lsn)])},
         }
         if id is not None:
-            value["transaction"] = {"id": id, "total_order": place, "data_collection_order": place}
+            written = self.written(id)
+            value["transaction"] = {
+                "id": written,
+                "total_order": place,
+                "data_collection_order": place,
+            }
         send(self.broker, self.topics[table], [(partition, b"k", json.dumps(value).encode())])
 
     def whole(self, id: str, rows: int) -> None:
@@ -218,7 +252,7 @@ def test_a_transaction_that_does_not_fit_is_refused(shop: Shop) -> None:
         shop.put("orders", "big", row + 1, row)
     with SourceSubscriptions(source, TransactionBuffer(positions=positions), notes) as feed:
         failure = feed.failure()
-    assert failure.code == "source.transaction_too_large" and "big" in failure.detail
+    assert failure.code == "source.transaction_too_large" and "571" in failure.detail
 
 
 def test_a_bad_record_stops_before_its_transaction(shop: Shop) -> None:
@@ -271,6 +305,7 @@ def test_a_table_by_another_name_is_refused(shop: Shop) -> None:
         {"transactions": 1},
         {"transactions": "m", "topics": {"t": {**options_of("t"), "format": "json"}}},
         {"transactions": "m", "transaction_buffer_bytes": 1},
+        {"transactions": "m", "transaction_wait_s": 0},
     ],
 )
 def test_options_that_do_not_do(more: dict[str, Any]) -> None:
@@ -279,43 +314,145 @@ def test_options_that_do_not_do(more: dict[str, Any]) -> None:
         read_options(given)
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_any_order_and_any_restart_keeps_transactions_whole(seed: int) -> None:
-    """Each lane and the markers keep their order; all else, and where it stops, is chance."""
+@pytest.mark.parametrize("connector", IDS)
+@pytest.mark.parametrize("seed", range(6))
+def test_any_order_and_any_restart_keeps_transactions_whole(seed: int, connector: str) -> None:
+    """Each lane and each partition of the markers keeps its order; all else is chance.
+
+    So are the order of the two, BEGINs that are lost, copies of markers, and where it stops.
+    """
     draw = random.Random(seed)
     names = ("a", "b", "unread")
-    lanes: dict[Lane, list[tuple[str, int]]] = {(n, p): [] for n in "ab" for p in (0, 1)}
-    markers: list[dict[str, Any]] = []
+    lanes: dict[Lane, list[tuple[str, str, int]]] = {(n, p): [] for n in "ab" for p in (0, 1)}
+    markers: dict[int, list[dict[str, Any]]] = {0: [], 1: []}
     size: dict[str, int] = {}
+    lsn = 0
+
+    def written(number: int) -> str:
+        nonlocal lsn
+        lsn += 1
+        return IDS[connector](number, lsn)
+
     for number in range(30):
-        id, counts = f"t{number}", dict.fromkeys(names, 0)
-        markers.append({"id": id, "status": "BEGIN"})
+        counts = dict.fromkeys(names, 0)
+        if draw.random() < 0.8:
+            markers[draw.randrange(2)].append({"id": written(number), "status": "BEGIN"})
         for place in range(draw.randrange(6)):
             name = draw.choice(names)
             counts[name] += 1
             if name != "unread":
-                lanes[name, draw.randrange(2)].append((id, place))
-        size[id] = counts["a"] + counts["b"]
+                lanes[name, draw.randrange(2)].append((f"t{number}", written(number), place))
+        size[f"t{number}"] = counts["a"] + counts["b"]
         listed = [{"data_collection": n, "event_count": c} for n, c in counts.items() if c]
-        markers.append({"id": id, "status": "END", "data_collections": listed})
-    tables, bounds = {"a": "a", "b": "b"}, {"a": {0: 0}, "b": {0: 0}}
+        end = {"id": written(number), "status": "END", "data_collections": listed}
+        markers[draw.randrange(2)] += [end] * draw.choice((1, 1, 2))
+    tables, bounds = {"a": "a", "b": "b"}, {"a": {0: 0, 1: 0}, "b": {0: 0, 1: 0}}
     kept = Transactions(tables, bounds)
-    read, told, marked = dict.fromkeys(lanes, 0), dict.fromkeys(lanes, 0), 0
+    read, told, marked = dict.fromkeys(lanes, 0), dict.fromkeys(lanes, 0), [0, 0]
     while any(told[lane] < len(events) for lane, events in lanes.items()):
-        lane = draw.choice([*lanes, None])
-        if lane is None and marked < len(markers):
-            kept.add_marker(0, marked, markers[marked])
-            marked += 1
-        elif lane is not None and read[lane] < len(lanes[lane]):
-            kept.add_event(lane, *lanes[lane][read[lane]])
+        lane = draw.choice([*lanes, 0, 1])
+        if isinstance(lane, int):
+            if marked[lane] < len(markers[lane]):
+                kept.add_marker(lane, marked[lane], markers[lane][marked[lane]])
+                marked[lane] += 1
+        elif read[lane] < len(lanes[lane]):
+            _, id, place = lanes[lane][read[lane]]
+            kept.add_event(lane, transaction_id(id), place)
             read[lane] += 1
         cut = kept.cut()
         kept.drop(cut)
         batch = [e for at, n in cut.items() for e in lanes[at][told[at] : told[at] + n]]
         told = {at: told[at] + cut.get(at, 0) for at in told}
-        for id in {id for id, _ in batch}:
-            assert sum(1 for one, _ in batch if one == id) == size[id]
+        for name in {name for name, *_ in batch}:
+            assert sum(1 for one, *_ in batch if one == name) == size[name]
+        is_all_read = marked == [len(one) for one in markers.values()] and read == {
+            at: len(events) for at, events in lanes.items()
+        }
+        if is_all_read:
+            assert not kept.lacking()
         if draw.random() < 0.05:
             kept = Transactions(tables, bounds, json.loads(json.dumps(kept.state())))
             read = dict(told)
     assert not kept.buffered()
+
+
+@pytest.mark.parametrize("connector", ["postgresql", "mongodb"])
+def test_each_connectors_ids_and_orders_of_the_end(broker: EmbeddedKafka, connector: str) -> None:
+    """END first, last, amid; BEGIN last, in another partition of the topic, and never."""
+    shop = Shop(broker, connector, mark_partitions=3)
+    source = shop.source()
+    positions, notes = snapshot_offsets(source)
+    steps: list[Callable[[str, int], None]] = [
+        lambda id, row: shop.put("orders", id, 1, row),
+        lambda id, row: shop.put("items", id, 2, row, 1),
+        lambda id, row: shop.put("items", id, 3, row + 1),
+        lambda id, _: shop.end(id, 2, orders=1, items=2, audit=1),
+        lambda id, _: shop.begin(id, 1),
+    ]
+    orders = ((4, 0, 1, 2, 3), (3, 4, 0, 1, 2), (0, 3, 1, 4, 2), (0, 1, 2, 3, 4), (0, 3, 1, 2))
+    with SourceSubscriptions(source, TransactionBuffer(positions=positions), notes) as feed:
+        for number, order in enumerate(orders):
+            for step in order:
+                steps[step](f"t{number}", number * 10)
+            row, id = number * 10, f"t{number}"
+            whole = [("items", row, id), ("items", row + 1, id), ("orders", row, id)]
+            assert next_told(feed, notes) == whole
+
+
+def test_a_transaction_that_stays_incomplete_is_an_error_by_name(shop: Shop) -> None:
+    source = shop.source(transaction_wait_s=1)
+    positions, notes = snapshot_offsets(source)
+    with SourceSubscriptions(source, TransactionBuffer(positions=positions), notes) as feed:
+        shop.begin("t1")
+        shop.put("orders", "t1", 1, 1)
+        problem = _await_problem(feed)
+        assert problem.code == "source.transaction_incomplete"
+        assert "transaction 571" in problem.detail and "for its END" in problem.detail
+        # The others go on, and so does this one once its END is there; or once its events are.
+        shop.put("items", None, 0, 90)
+        assert next_told(feed, notes) == [("items", 90, "alone")]
+        assert problem_of(feed.feed) is problem
+        shop.end("t1", orders=1, items=1)
+        until = time.monotonic() + 60
+        while "1 of its events of items" not in _await_problem(feed).detail:
+            assert time.monotonic() < until
+        shop.put("items", "t1", 2, 2)
+        assert next_told(feed, notes) == [("items", 2, "t1"), ("orders", 1, "t1")]
+        assert problem_of(feed.feed) is None
+
+
+def _await_problem(feed: SourceSubscriptions) -> TidemarkError:
+    for _ in range(200):
+        feed.step()
+        problem = problem_of(feed.feed)
+        if problem is not None:
+            return problem
+    raise AssertionError("no problem is reported")
+
+
+def test_tables_by_the_names_that_connectors_give_them() -> None:
+    """SQL Server, MongoDB and Oracle name a table otherwise than its topic's last two parts."""
+    named = {
+        "sqlserver": ("eu.shop.dbo.items", "shop.dbo.items"),
+        "mongodb": ("eu.shop.items.old", "shop.items.old"),
+        "oracle": ("eu.SHOP.ITEMS", "ORCLPDB1.SHOP.ITEMS"),
+        "routed": ("public.items", "public.items"),
+    }
+    topics = {name: options_of(topic) for name, (topic, _) in named.items()}
+    given = {"bootstrap_servers": "h:1", "topics": topics, "transactions": "eu.transaction"}
+    found = {one.relation: one.collection for one in read_options(given).topics}
+    transactions = Transactions(found, {name: {0: 0} for name in named})
+    for name in named:
+        transactions.add_event((name, 0), "t", 1)
+    assert set(transactions.lacking()) == {"t"}
+    counts = [{"data_collection": table, "event_count": 1} for _, table in named.values()]
+    transactions.add_marker(0, 0, {"id": "t", "status": "END", "data_collections": counts})
+    assert transactions.cut() == {(name, 0): 1 for name in named}
+    transactions.drop(transactions.cut())
+    # A name that two tables end with is none of them.
+    other = Transactions({"a": "x.t"}, {})
+    other.add_event(("a", 0), "t", 1)
+    counts = [{"data_collection": f"{one}.x.t", "event_count": 1} for one in ("p", "q")]
+    other.add_marker(0, 0, {"id": "t", "status": "END", "data_collections": counts})
+    with pytest.raises(SourceError, match=r"source\.transaction_collection"):
+        other.drop(other.cut())
