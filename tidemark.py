@@ -52,7 +52,7 @@ from service.client.clients import (
     connect_async,
 )
 from service.client.conditions import Column, Condition, Order, col
-from service.client.epochs import Epoch
+from service.client.epochs import Change, Epoch
 from service.client.reading import AsyncRows, Rows
 from service.client.replica import Replica
 from service.client.rows import DiffPage, Page, QueryAnswer, Row, RowSet
@@ -69,6 +69,7 @@ __all__ = [
     "AsyncClient",
     "AsyncRows",
     "AsyncView",
+    "Change",
     "Changes",
     "Client",
     "Column",

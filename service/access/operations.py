@@ -109,6 +109,9 @@ OPERATIONS: Mapping[str, Operation] = {
     )
 }
 
+# Ends of paths whose answers may be endless.
+STREAMS = ("/changes", "/stream")
+
 # (method, path pattern of the route). HEAD is treated as GET, a WebSocket as GET.
 ROUTES: Mapping[tuple[str, str], str] = {
     ("GET", "/health"): "health",
@@ -133,6 +136,7 @@ ROUTES: Mapping[tuple[str, str], str] = {
     ("GET", "/views/{name}/diff"): "view.rows",
     ("GET", "/views/{name}/changes"): "view.changes",
     ("GET", "/views/{name}/changes/ws"): "view.changes",
+    ("GET", "/views/{name}/stream"): "view.changes",
     ("GET", "/views/{name}/errors"): "view.errors",
     ("POST", "/views/{name}/verify"): "view.verify",
     ("POST", "/views/{name}/replace"): "view.replace",

@@ -58,6 +58,7 @@ from service.runtime.log import log
 from service.runtime.settings import Settings
 from service.subscriptions.change_feed import ChangeFeeds
 from service.subscriptions.subscriptions import Subscriptions
+from service.subscriptions.view_stream import ViewStreams
 from service.verify.comparison import Verify
 
 # In the order in which paths are matched.
@@ -109,6 +110,7 @@ def create_app(settings: Settings) -> FastAPI:
     feeds = ChangeFeeds(lambda: app.state.is_stopping())
     app.state.subscription_catalog = SubscriptionCatalog(factory)
     app.state.subscriptions = Subscriptions(ServiceFactory(settings), feeds)
+    app.state.streams = ViewStreams(factory, lambda: app.state.is_stopping())
     figures = ApiFigures()
     app.state.scrape = Scrape(settings, factory, app.state.catalog, figures, standings)
     app.state.tokens = Tokens(factory.control())

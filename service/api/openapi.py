@@ -10,7 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from service.access.operations import OPERATIONS, ROUTES
+from service.access.operations import OPERATIONS, ROUTES, STREAMS
 from service.api.openapi_examples import ANSWERS, PROBLEMS
 from service.api.option_schemas import add_option_schemas
 from service.api.problems import PROBLEM_TYPE
@@ -54,7 +54,7 @@ def _complete(path: str, method: str, call: dict[str, Any]) -> None:
         codes.append("504")
     if OPERATIONS[ROUTES[method.upper(), path]].is_dear:
         codes.append("429")
-    if path.endswith("/changes"):
+    if path.endswith(STREAMS):
         codes += ["409", "410"]
     for code in sorted(codes):
         responses[code] = _problem(code)
@@ -70,7 +70,7 @@ def _complete(path: str, method: str, call: dict[str, Any]) -> None:
 
 
 def _add_headers(path: str, method: str, call: dict[str, Any]) -> None:
-    if method == "get" and not path.endswith(("/changes", "/metrics", "/health")):
+    if method == "get" and not path.endswith((*STREAMS, "/metrics", "/health")):
         call["responses"]["304"] = {"description": "not modified"}
         _add_header(call, "If-None-Match", _IF_NONE_MATCH)
     if method in ("delete", "put"):

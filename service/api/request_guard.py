@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dataflow.errors import TidemarkError
 from service.access.authorization import Authorization, require_role
-from service.access.operations import operation_at, role_for
+from service.access.operations import STREAMS, operation_at, role_for
 from service.access.tokens import ANYBODY, OPEN, Caller, Role, Tokens
 from service.api.problems import Refused, answer
 from service.runtime.addresses import Guesses, is_loopback
@@ -288,7 +288,7 @@ def _check_body(scope: Scope, headers: dict[str, str]) -> None:
 
 def _is_stream(scope: Scope) -> bool:
     """Return True if the response may be endless."""
-    return scope["type"] == "websocket" or scope["path"].endswith("/changes")
+    return scope["type"] == "websocket" or scope["path"].endswith(STREAMS)
 
 
 class _Watched:

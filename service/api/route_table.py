@@ -16,6 +16,8 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, compile_path
 
+from service.access.operations import STREAMS
+
 
 @dataclass(frozen=True)
 class PathRoutes:
@@ -42,7 +44,7 @@ class PathRoutes:
     @property
     def is_stream(self) -> bool:
         """Whether its response is endless."""
-        return self.path.endswith("/changes")
+        return self.path.endswith(STREAMS)
 
     def unknown(self, method: str, used: Iterable[str]) -> list[str]:
         """Return the query parameters that the route does not have."""

@@ -1,4 +1,4 @@
-"""`tidemark rows`, `tidemark diff`, `tidemark subscriptions`: a view's rows, now and in the past.
+"""`tidemark rows`, `diff`, `stream` and `subscriptions`: a view's rows, now and in the past.
 
 A point is a time, a position or an epoch of the view's history (docs/HISTORY.md).
 """
@@ -53,6 +53,22 @@ def diff(
     console.print(table)
     if found.next:
         console.print("there is more: raise --limit, or compare points closer to each other")
+
+
+def stream(
+    name: str,
+    since: Annotated[str, typer.Option(help="only after this time, position or epoch")] = "",
+    until: Annotated[str, typer.Option(help="end after this time, position or epoch")] = "",
+    retractions: Annotated[bool, typer.Option(help="with the rows that changes undo")] = True,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print every change of a view in order: from its history, and then as it happens."""
+    with client_of(url) as client:
+        for change in client.view(name).stream(since, until, retractions=retractions):
+            sign = "-" if change.undo else "+"
+            at = f"{change.committed_at:%Y-%m-%d %H:%M:%S.%f%z}"
+            values = (f"{n}={_cell(v)}" for n, v in change.row._asdict().items())
+            console.print(f"{sign} {at} {', '.join(values)}", highlight=False)
 
 
 @subscriptions.command("create")

@@ -18,7 +18,7 @@ import typer
 
 import tidemark
 from dataflow.errors import TidemarkError
-from service.cli.history_commands import diff, rows, subscriptions
+from service.cli.history_commands import diff, rows, stream, subscriptions
 from service.cli.init_command import commands
 from service.cli.lifecycle_commands import life
 from service.cli.output import (
@@ -59,6 +59,7 @@ app.command()(verify)
 app.command()(validate)
 app.command()(rows)
 app.command()(diff)
+app.command()(stream)
 app.add_typer(subscriptions, name="subscriptions")
 DEFAULT_URL = tidemark.DEFAULT_URL
 

@@ -15,7 +15,7 @@ import httpx
 from service.client.calls import Call, Sends, SendsLater
 from service.client.changes import AsyncChanges, Changes
 from service.client.course import Course
-from service.client.epochs import Epoch
+from service.client.epochs import Change, Epoch, changes_of
 from service.client.reading import AsyncRows, RowOptions, Rows
 from service.client.replica import Replica
 from service.client.service_calls import ServiceCalls
@@ -110,6 +110,27 @@ class View(ViewReads[Rows, Changes], Sends):
                 replica.apply(epoch)
                 yield replica
 
+    def stream(
+        self,
+        since: str = "",
+        until: str = "",
+        *,
+        retractions: bool = True,
+        timeout_ms: float | None = None,
+    ) -> Iterator[Change]:
+        """Return every change of the view's table in order, from its history and then live.
+
+        since, until: a time, a position or an epoch, the first exclusive; without since it begins
+        with the oldest retained rows, without until it stays open. retractions: False leaves out
+        the rows that changes undo. timeout_ms: end after this time without a change.
+        TidemarkError history.*, view.not_found, changes.*.
+        """
+        with self._stream_of(
+            since, until, retractions=retractions, timeout_ms=timeout_ms
+        ) as epochs:
+            for epoch in epochs:
+                yield from changes_of(epoch)
+
     def _rows_of(self, options: RowOptions) -> Rows:
         return Rows(self, options)
 
@@ -177,6 +198,22 @@ class AsyncView(ViewReads[AsyncRows, AsyncChanges], SendsLater):
             async for epoch in changes:
                 replica.apply(epoch)
                 yield replica
+
+    async def stream(
+        self,
+        since: str = "",
+        until: str = "",
+        *,
+        retractions: bool = True,
+        timeout_ms: float | None = None,
+    ) -> AsyncIterator[Change]:
+        """The asynchronous form of `View.stream`."""
+        async with self._stream_of(
+            since, until, retractions=retractions, timeout_ms=timeout_ms
+        ) as epochs:
+            async for epoch in epochs:
+                for change in changes_of(epoch):
+                    yield change
 
     def _rows_of(self, options: RowOptions) -> AsyncRows:
         return AsyncRows(self, options)

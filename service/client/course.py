@@ -11,12 +11,13 @@ import itertools
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dataflow.errors import TemporaryError, TidemarkError
 from service.client.calls import Call, Reply
-from service.client.epochs import Epoch, Gathering, Marker
+from service.client.epochs import Epoch, Gathering, Marker, StreamEnd
 
 # Time that the service may take to send the first rows of a stream.
 FIRST_ROWS_S = 60.0
@@ -31,17 +32,21 @@ LONGEST_BEAT_S = 300.0
 
 @dataclass(frozen=True, kw_only=True)
 class ChangesOptions:
-    """The arguments of `View.changes`. path: URL path of the view's changes."""
+    """The arguments of `View.changes` and `View.stream`.
+
+    path: URL path of the view's changes. params: those of the first request; token_param: the one
+    that a marker's token replaces.
+    """
 
     path: str
-    has_snapshot: bool
+    params: Mapping[str, Any]
+    token_param: str
     resume: str
     timeout_s: float | None
     heartbeat_s: float
     reconnect_s: float
     has_progress: bool
     begins_again: bool
-    subscription: str = ""
 
     @property
     def beat_s(self) -> float:
@@ -98,9 +103,10 @@ class Course:
         self._options = options
         self._clock = clock
         self._gathering = Gathering(options.resume)
-        self._has_snapshot = options.has_snapshot
+        self._params = dict(options.params)
         self._ready: deque[Epoch | Marker] = deque()
         self._is_open = False
+        self._is_ended = False
         self._was_open = False
         self._failed_at: float | None = None
         self._failures = 0
@@ -118,6 +124,9 @@ class Course:
                     return found
             if self._error is not None:
                 raise self._error
+            if self._is_ended:
+                yield Shut()
+                return None
             if step and self._is_late():
                 return None
             try:
@@ -138,17 +147,14 @@ class Course:
         raise AssertionError("unreachable")
 
     def _call(self) -> Call[Reply]:
-        token = self._gathering.token
+        params = {**self._params, "heartbeat_s": self._options.beat_s}
+        if self._gathering.token:
+            params[self._options.token_param] = self._gathering.token
         return Call(
             method="GET",
             path=self._options.path,
             read=lambda reply: reply,
-            params={
-                "snapshot": self._has_snapshot,
-                "resume": token or None,
-                "subscription": self._options.subscription or None,
-                "heartbeat_s": self._options.beat_s,
-            },
+            params=params,
             headers={"Accept": "text/event-stream", "Accept-Encoding": "identity"},
         )
 
@@ -160,7 +166,9 @@ class Course:
                 continue
             self._failed_at, self._failures = None, 0
             self._quiet_since = min(self._quiet_since, self._clock())
-            if isinstance(found, Marker) and self._options.has_progress:
+            if isinstance(found, StreamEnd):
+                self._is_ended = True
+            elif isinstance(found, Marker) and self._options.has_progress:
                 self._ready.append(self._gathering.unchanged(found))
             else:
                 self._ready.append(found)
@@ -176,7 +184,7 @@ class Course:
         if self._failed_at is None:
             self._failed_at = self._clock()
         if self._options.begins_again and error.code in GAPS:
-            self._gathering.token, self._has_snapshot = "", True
+            self._gathering.token, self._params["snapshot"] = "", True
         elif not (self._was_open and _may_pass(error)):
             return error
         is_over = self._clock() - self._failed_at >= self._options.reconnect_s

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -27,18 +28,26 @@ _DECODER = json.JSONDecoder(parse_int=str)
 
 @dataclass(frozen=True)
 class Marker:
-    """The progress marker that closes an epoch. resume: the token to resume from."""
+    """The progress marker that closes an epoch. resume: the token to resume from. committed_at: the
+    clock of the epoch, of streams."""
 
     epoch: int
     positions: Mapping[str, str]
     resume: str
+    committed_at: str = ""
+
+
+@dataclass(frozen=True)
+class StreamEnd:
+    """A stream has reached its end."""
 
 
 class Epoch:
     """The changes of one epoch to a view; with is_snapshot, the view's rows as of that epoch.
 
     number: of the service's epochs, not all of which change the view. positions: those that the
-    rows now show, by source. resume: the token to resume after it. fields, key: the view's columns
+    rows now show, by source. committed_at: the clock of an epoch of a stream, else "". resume: the
+    token to resume after it. fields, key: the view's columns
     and primary key, () for a multiset view. `for row, weight in epoch` yields removed rows (weight
     -1), then added rows (1); in a multiset view a weight may exceed one.
     """
@@ -49,6 +58,7 @@ class Epoch:
         self.number = marker.epoch
         self.positions = marker.positions
         self.resume = marker.resume
+        self.committed_at = marker.committed_at
         self.is_snapshot = is_snapshot
         self.fields = columns.fields
         self.key = columns.key
@@ -75,7 +85,10 @@ class Epoch:
         for page in self._pages:
             facts = parse_json(page)
             rows += read_rows(self.fields, facts["rows"])
-            weights += facts.get("weights") or [1] * len(facts["rows"])
+            if "undo" in facts:
+                weights += [-1 if is_undone else 1 for is_undone in facts["undo"]]
+            else:
+                weights += facts.get("weights") or [1] * len(facts["rows"])
         return rows, weights
 
     @property
@@ -114,6 +127,29 @@ class Epoch:
 
 
 @dataclass(frozen=True)
+class Change:
+    """One change of a view's table, from `View.stream`.
+
+    undo: the row was removed; of an update, the old row. epoch: in which, with all others of the
+    same transactions. committed_at: the clock of that epoch. positions: what its rows show, by
+    source.
+    """
+
+    row: Row
+    undo: bool
+    epoch: int
+    committed_at: datetime
+    positions: Mapping[str, str]
+
+
+def changes_of(epoch: Epoch) -> Iterator[Change]:
+    """Yield the changes of an epoch of a stream, in their order."""
+    committed_at = datetime.fromisoformat(epoch.committed_at)
+    for row, weight in epoch:
+        yield Change(row, weight < 0, epoch.number, committed_at, epoch.positions)
+
+
+@dataclass(frozen=True)
 class Columns:
     """The view's columns and key, from the begin of a stream."""
 
@@ -135,8 +171,9 @@ class Gathering:
         """Discard what no marker has closed; the service sends it again."""
         self._pages, self._is_snapshot, self._rest = [], False, bytearray()
 
-    def take(self, chunk: bytes) -> Iterator[Epoch | Marker | None]:
-        """Yield what the bytes complete: an epoch, a marker without changes, None for a heartbeat.
+    def take(self, chunk: bytes) -> Iterator[Epoch | Marker | StreamEnd | None]:
+        """Yield what the bytes complete: an epoch, a marker without changes, the end of a stream,
+        None for a heartbeat.
 
         Raise the TidemarkError with which the stream ended.
         """
@@ -164,6 +201,8 @@ class Gathering:
                     raise Problem.of(json.loads(text)).error
                 case "heartbeat":
                     yield None
+                case "end":
+                    yield StreamEnd()
 
     def unchanged(self, marker: Marker) -> Epoch:
         """Return an epoch that does not change the view."""
@@ -175,7 +214,8 @@ class Gathering:
         return bool(self._pages or self._rest)
 
     def _closed(self, facts: Mapping[str, Any]) -> Epoch | Marker:
-        marker = Marker(facts["epoch"], facts["positions"], facts["resume"])
+        at = facts.get("committed_at", "")
+        marker = Marker(facts["epoch"], facts["positions"], facts["resume"], at)
         self.token = marker.resume
         if not self._pages:
             return marker

@@ -80,14 +80,31 @@ class ViewReads(ViewCalls, Generic[RowsT, ChangesT]):
         """
         options = ChangesOptions(
             path=f"{self._path}/changes",
-            has_snapshot=snapshot,
+            params={"snapshot": snapshot, "subscription": subscription or None},
+            token_param="resume",
             resume=resume or "",
-            subscription=subscription,
             timeout_s=None if timeout_ms is None else timeout_ms / 1000,
             heartbeat_s=heartbeat_s,
             reconnect_s=reconnect_s,
             has_progress=progress,
             begins_again=on_gap == "snapshot",
+        )
+        return self._changes_of(Course(options))
+
+    def _stream_of(
+        self, since: str, until: str, *, retractions: bool, timeout_ms: float | None
+    ) -> ChangesT:
+        """Return the epochs of `stream`."""
+        options = ChangesOptions(
+            path=f"{self._path}/stream",
+            params={"since": since or None, "until": until or None, "retractions": retractions},
+            token_param="since",
+            resume="",
+            timeout_s=None if timeout_ms is None else timeout_ms / 1000,
+            heartbeat_s=HEARTBEAT_S,
+            reconnect_s=RECONNECT_S,
+            has_progress=False,
+            begins_again=False,
         )
         return self._changes_of(Course(options))
 

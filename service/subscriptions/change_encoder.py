@@ -39,6 +39,25 @@ def change_lines(fields: Sequence[Field], delta: Delta, epoch: int) -> Iterator[
             yield b'{"epoch":%d,"rows":[%b],"weights":[%b]}' % (epoch, rows, shown.encode())
 
 
+def stream_lines(
+    fields: Sequence[Field], delta: Delta, head: Mapping[str, Any], *, has_retractions: bool
+) -> Iterator[bytes]:
+    """Yield lines {**head, "rows", "undo"} of a consolidated delta, retractions first.
+
+    Each row is repeated by its weight. has_retractions: False leaves them out.
+    """
+    shown = json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode()[:-1]
+    signs = (True, False) if has_retractions else (False,)
+    for undo in signs:
+        chosen = np.flatnonzero((delta.weights < 0) == undo)
+        numbers = np.repeat(chosen, np.abs(delta.weights[chosen]))
+        for start in range(0, len(numbers), BATCH_ROWS):
+            batch = delta.take(numbers[start : start + BATCH_ROWS])
+            for rows, begin, end in _pages(fields, batch):
+                flags = ",".join(["true" if undo else "false"] * (end - begin))
+                yield b'%b,"rows":[%b],"undo":[%b]}' % (shown, rows, flags.encode())
+
+
 def row_lines(fields: Sequence[Field], rows: Delta, epoch: int) -> Iterator[bytes]:
     """Yield {"epoch", "rows"} lines of a view's rows, each repeated by its weight."""
     ends = np.cumsum(rows.weights)

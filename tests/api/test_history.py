@@ -13,11 +13,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import aclosing
+from decimal import Decimal
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
+import tidemark
 from tests.harness.change_stream import Fold, Refused, events
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
@@ -208,6 +210,18 @@ def test_the_past_while_the_pipeline_is_killed(service: RunningService, place: D
     assert sql == [(sum(recorder.shown[epochs[0]]["notes"].values()),)]
 
 
+def test_a_position_after_a_wait_is_reached_at_once(
+    service: RunningService, place: Database
+) -> None:
+    """Though nothing that moves the view was committed before it."""
+    change(place, random.Random(3))
+    visible(service, place)
+    place.execute("SELECT pg_logical_emit_message(false, 'tests', 'WAL that moves nothing')")
+    after = place.rows("SELECT pg_current_wal_flush_lsn()::text")[0][0]
+    newest = call(service, "/views/regions/rows", limit=1)["epoch"]
+    assert rows_at(service, "regions", after) == rows_at(service, "regions", newest)
+
+
 def test_points_that_cannot_be_read(service: RunningService, place: Database) -> None:
     path = "/views/regions/rows"
     assert refusal(service, path, as_of="1999-01-01") == (410, "history.too_old")
@@ -273,6 +287,82 @@ def test_replaces_and_the_option(service: RunningService, place: Database) -> No
     assert place.rows(left) == [(0,)]
 
 
+Change = tuple[bool, Any, int, tuple[Any, ...]]
+
+
+def assert_streams(
+    service: RunningService,
+    place: Database,
+    view: str,
+    expected: list[Change],
+    since: object = None,
+    until: object = None,
+    *,
+    retractions: bool = True,
+) -> None:
+    """Psql, REST and both clients show these changes, in this order of epochs and of undo."""
+    sql = (
+        f"SELECT undo, committed_at, epoch, s.position, (s.row).* FROM "
+        f"tidemark.stream(NULL::{view}, %s::text, %s::text, %s) AS s"
+    )
+    points = [None if point is None else str(point) for point in (since, until)]
+    shown = place.rows(sql, (*points, retractions))
+    found = [(undo, at, epoch, plain(row)) for undo, at, epoch, _, *row in shown]
+    assert_changes(found, expected)
+    positions = {epoch: position for _, _, epoch, position, *_ in shown}
+    end = str(max(epoch for _, _, epoch, _ in expected)) if until is None else str(until)
+    options = {"retractions": retractions}
+    since_point = "" if since is None else str(since)
+    with tidemark.connect(service.url) as client:
+        from_client = list(client.view(view).stream(since_point, end, **options))
+        # Without an end it stays open, until nothing comes.
+        open_end = list(client.view(view).stream(since_point, timeout_ms=500, **options))
+    for changes in (from_client, open_end if until is None else from_client):
+        found = [(c.undo, c.committed_at, c.epoch, plain(c.row)) for c in changes]
+        assert_changes(found, expected)
+        assert {c.epoch: c.positions["source"] for c in changes} == positions
+    assert asyncio.run(async_stream(service, view, since_point, end, options)) == from_client
+
+
+async def async_stream(
+    service: RunningService, view: str, since: str, until: str, options: dict[str, Any]
+) -> list[tidemark.Change]:
+    async with tidemark.connect_async(service.url) as client:
+        return [c async for c in client.view(view).stream(since, until, **options)]
+
+
+def plain(row: Any) -> tuple[Any, ...]:
+    return tuple(int(v) if isinstance(v, int | Decimal) else v for v in row)
+
+
+def assert_changes(found: list[Change], expected: list[Change]) -> None:
+    order = [(epoch, not undo) for undo, _, epoch, _ in found]
+    assert order == sorted(order), "retractions first, by epoch"
+    assert Counter(map(repr, found)) == Counter(map(repr, expected))
+
+
+def assert_streams_of_scores(
+    service: RunningService, place: Database, points: list[int], clocks: list[str]
+) -> None:
+    """The whole stream and parts of it, by every interface."""
+    epochs = place.rows("SELECT DISTINCT from_epoch FROM scores_history ORDER BY 1")
+    clock_of = dict(
+        place.rows("SELECT epoch, committed_at FROM tidemark.history_epochs WHERE name = 'scores'")
+    )
+    expected = [
+        (weight < 0, clock_of[epoch], epoch, (name, total, at))
+        for (epoch,), changes in zip(epochs, STREAM, strict=True)
+        for weight, name, total, at in sorted(changes)
+    ]
+    assert_streams(service, place, "scores", expected, since=points[0])
+    assert_streams(service, place, "scores", expected[1:], since=points[1])
+    assert_streams(service, place, "scores", expected[1:4], since=clocks[0], until=clocks[1])
+    # The history begins with no rows, so the stream from its begin is all there was.
+    assert_streams(service, place, "scores", expected)
+    kept = [change for change in expected if not change[0]]
+    assert_streams(service, place, "scores", kept, retractions=False)
+
+
 def test_tables_and_streams_of_scores(service: RunningService, place: Database) -> None:
     """A relation over time, as tables, as a stream with undo, and as of a time."""
     service.create("scores", SCORES, backfill="local", history="1 hour")
@@ -312,6 +402,8 @@ def test_tables_and_streams_of_scores(service: RunningService, place: Database) 
         "SELECT name, total, time, from_epoch, to_epoch FROM scores_history ORDER BY 4, 1"
     )
 
+    assert_streams_of_scores(service, place, points, clocks)
+
     def step(epoch: int | None) -> int | None:
         return None if epoch is None else bisect.bisect_left(points, epoch)
 
@@ -322,6 +414,72 @@ def test_tables_and_streams_of_scores(service: RunningService, place: Database) 
         ("Julie", 12, "12:07", 3, None),
     ]
     service.drop("scores")
+
+
+def test_a_stream_adds_up_to_the_table(service: RunningService, place: Database) -> None:
+    """From its begin on, keyed and multiset; live too; and by REST it ends where it shall."""
+    draw = random.Random(11)
+    with tidemark.connect(service.url) as client:
+        streams = {view: client.view(view).stream(timeout_ms=20_000) for view in QUERIES}
+        sums: dict[str, Counter[str]] = {view: Counter() for view in QUERIES}
+        for _ in range(12):
+            change(place, draw)
+            for view in QUERIES:
+                visible(service, place, view)
+        newest = {view: newest_change(place, view) for view in QUERIES}
+        for view, stream in streams.items():
+            for found in stream:
+                sums[view][repr(tuple(found.row))] += -1 if found.undo else 1
+                assert sums[view][repr(tuple(found.row))] >= 0, "undone before it was there"
+                if found.epoch == newest[view]:
+                    break
+            # The rest of the last epoch.
+            for found in client.view(view).stream(str(newest[view] - 1), str(newest[view])):
+                assert found.epoch == newest[view]
+            rows = Counter(repr(tuple(row)) for row in client.view(view).rows(page_rows=1_000))
+            whole = Counter[str]()
+            for found in client.view(view).stream(until=str(newest[view])):
+                whole[repr(tuple(found.row))] += -1 if found.undo else 1
+            assert +whole == rows
+            by_sql = place.rows(
+                f"SELECT sum(CASE WHEN undo THEN -1 ELSE 1 END) FROM tidemark.stream(NULL::{view})"
+            )
+            assert by_sql == [(sum(rows.values()),)]
+
+
+def newest_change(place: Database, view: str) -> int:
+    return place.rows(f"SELECT max(epoch) FROM tidemark.stream(NULL::{view})")[0][0]
+
+
+def test_a_stream_by_rest(service: RunningService, place: Database) -> None:
+    async def read(query: str) -> list[tuple[str, dict[str, Any], str]]:
+        async with asyncio.timeout(60):
+            return [e async for e in events(service.url, "regions", query=query, path="stream")]
+
+    newest = newest_change(place, "regions")
+    found = asyncio.run(read(f"since={newest - 1}&until={newest}"))
+    assert [name for name, _, _ in found][:2] == ["begin", "progress"]
+    assert found[-1][:2] == ("end", {})
+    name, marker, identity = found[-2]
+    assert (name, marker["epoch"], identity) == ("progress", newest, str(newest))
+    changes = [body for name, body, _ in found if name == "changes"]
+    assert all(len(body["undo"]) == len(body["rows"]) for body in changes)
+    assert {body["committed_at"] for body in changes} == {marker["committed_at"]}
+    # A browser that lost its connection continues behind the newest marker.
+    resumed = asyncio.run(read(f"since={newest}&until={newest}"))
+    assert [name for name, _, _ in resumed] == ["begin", "progress", "end"]
+    path = "/views/regions/stream"
+    assert refusal(service, path, since="1999-01-01") == (410, "history.too_old")
+    assert refusal(service, path, until="soon") == (400, "history.bad_point")
+    assert refusal(service, path, since=newest, until=newest - 1) == (400, "history.bad_point")
+    assert refusal(service, path, sinc=newest)[0] == 422
+    assert refusal(service, "/views/missing/stream") == (404, "view.not_found")
+    with pytest.raises(Exception, match="since"):
+        place.rows(f"SELECT * FROM tidemark.stream(NULL::regions, '{newest}', '{newest - 1}')")
+    with pytest.raises(Exception, match="no history that you may read"):
+        place.rows("SELECT * FROM tidemark.stream(NULL::orders)")
+    timed = "SELECT count(*) FROM tidemark.stream(NULL::regions, now() - interval '1 ms', now())"
+    assert place.rows(timed) == [(0,)]
 
 
 def fold_until(service: RunningService, view: str, fold: Fold, epoch: int, query: str) -> Fold:

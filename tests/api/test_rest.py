@@ -35,7 +35,7 @@ FUZZING = (
     # A text that is no query, or a view that is not there, is refused whatever its form.
     *("--exclude-checks=positive_data_acceptance", "--request-timeout=20"),
     # A stream of changes has no end (tests/api/test_changes.py reads them).
-    "--exclude-path-regex=/changes$",
+    "--exclude-path-regex=/(changes|stream)$",
 )
 # Which of two faults of a request is told first is nobody's business: a tag that is old may be.
 # A sink or a source that is asked for may be away, which is told as 503, and no fault of ours.

@@ -67,9 +67,17 @@ def lsn(text: str) -> int:
 
 
 async def events(
-    url: str, view: str, *, token: str = "", buffer: int = 0, query: str = "", header: bool = False
+    url: str,
+    view: str,
+    *,
+    token: str = "",
+    buffer: int = 0,
+    query: str = "",
+    header: bool = False,
+    path: str = "changes",
 ) -> AsyncIterator[Event]:
-    """(event, body, id) by server-sent events, until the stream ends. buffer: of the socket."""
+    """(event, body, id) by server-sent events, until the stream ends. buffer: of the socket. path:
+    of the view's `changes`, or its `stream`."""
     place = urlsplit(url)
     sock = socket.socket()
     if buffer:
@@ -79,7 +87,7 @@ async def events(
     limit = buffer or 1 << 24
     reader, writer = await asyncio.open_connection(sock=sock, limit=limit)
     resume = f"&resume={token}" if token and not header else ""
-    head = f"GET /views/{quote(view)}/changes?{query}{resume} HTTP/1.1\r\nHost: localhost\r\n"
+    head = f"GET /views/{quote(view)}/{path}?{query}{resume} HTTP/1.1\r\nHost: localhost\r\n"
     if token and header:
         head += f"Last-Event-ID: {token}\r\n"
     writer.write(f"{head}\r\n".encode())

@@ -15,6 +15,7 @@ import typer.main
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from service.access import operations
+from service.access.operations import STREAMS
 from service.api.app import ROUTERS
 from service.cli.main import app as commands
 from tests.harness import http
@@ -54,6 +55,7 @@ ROUTES: dict[tuple[str, str], tuple[str, frozenset[str]]] = {
     ("GET", "/views/{name}/rows"): (READER, VISIBLE),
     ("GET", "/views/{name}/diff"): (READER, VISIBLE),
     ("GET", "/views/{name}/changes"): (READER, VISIBLE),
+    ("GET", "/views/{name}/stream"): (READER, VISIBLE),
     ("GET", "/views/{view}/subscriptions"): (READER, VISIBLE),
     ("POST", "/views/{view}/subscriptions"): (READER, VISIBLE),
     ("GET", "/views/{view}/subscriptions/{subscription}"): (READER, VISIBLE),
@@ -166,7 +168,7 @@ class Place:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         client = self.service.client
         with client.stream(method, path, json=body, headers=headers, timeout=60) as answer:
-            if answer.status_code == 200 and path.endswith("/changes"):
+            if answer.status_code == 200 and path.endswith(STREAMS):
                 return 200, ""
             told = answer.read()
             is_problem = "problem" in answer.headers.get("content-type", "")

@@ -15,6 +15,7 @@ import psycopg2
 import pytest
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
+from service.access.operations import STREAMS
 from tests.harness import http
 from tests.harness.postgres import Database, new_database
 from tests.harness.psql import as_role, give_query_role, roles
@@ -28,6 +29,7 @@ CALLS: list[tuple[str, str, Any]] = [
     ("GET", "/views/mine/plan", None),
     ("GET", "/views/mine/rows", None),
     ("GET", "/views/mine/changes", None),
+    ("GET", "/views/mine/stream", None),
     ("GET", "/views/mine/errors", None),
     ("GET", "/dead-letters", None),
     ("POST", "/views/mine/verify", None),
@@ -59,7 +61,7 @@ class Place:
         for method, path, body in CALLS:
             client, headers = self.service.client, self.headers
             with client.stream(method, path, json=body, headers=headers, timeout=60) as answer:
-                is_stream = answer.status_code == 200 and path.endswith("/changes")
+                is_stream = answer.status_code == 200 and path.endswith(STREAMS)
                 told = "" if is_stream else answer.read() and answer.text
                 code = answer.json().get("code", "") if told else ""
                 found.add((answer.status_code, code))

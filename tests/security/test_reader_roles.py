@@ -80,6 +80,8 @@ def place(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) 
         folder = tmp_path_factory.mktemp("roles")
         with roles(database, clerk, guest), RunningService(database.dsn, folder) as service:
             service.create("totals", "SELECT sum(amount) AS total FROM orders", backfill="local")
+            query = "SELECT id, amount FROM orders"
+            service.create("past", query, backfill="local", history="1 day")
             database.execute(f"GRANT SELECT ON totals TO {clerk}")
             tokens, headers = {}, {}
             for who, role in (("admin", None), ("plain", None), ("clerk", clerk), ("guest", guest)):
@@ -97,6 +99,16 @@ def test_a_role_sees_what_it_may_read_whichever_way(place: Place) -> None:
     found = {(way, who): ask(place, who) for way, ask in WAYS.items() for who in place.tokens}
     wanted = {key: REFUSED if key[1] == "guest" else ALL_SEE for key in found}
     assert found == wanted
+
+
+def test_a_stream_needs_the_rights_of_the_past(place: Place) -> None:
+    place.database.execute(f"GRANT SELECT ON past TO {place.clerk}")
+    newest = place.database.rows("SELECT newest_epoch FROM tidemark.history WHERE name = 'past'")
+    path = f"/views/past/stream?until={newest[0][0]}"
+    for who, wanted in (("plain", ALL_SEE), ("clerk", REFUSED), ("guest", REFUSED)):
+        assert place.ask(who, "GET", path) == wanted, who
+    place.database.execute(f"GRANT SELECT ON past_history TO {place.clerk}")
+    assert place.ask("clerk", "GET", path) == ALL_SEE
 
 
 def test_a_grant_counts_at_once_and_so_does_its_end(place: Place) -> None:

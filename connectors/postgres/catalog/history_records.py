@@ -58,6 +58,12 @@ def histories(control: Control) -> dict[tuple[str, str], HistoryRow]:
     return {(s, n): HistoryRow(*facts) for s, n, *facts in control.rows(_STANDINGS)}
 
 
+def newest_epochs(control: Control) -> dict[tuple[str, str], int]:
+    """Return the newest epoch of each retained past, by (schema, name) of its view."""
+    found = control.rows("SELECT schema, name, newest_epoch FROM tidemark.history")
+    return {(schema, name): epoch for schema, name, epoch in found}
+
+
 def add_subscription(
     control: Control, identity: str, row: tuple[str, int, str], most: int
 ) -> SubscriptionRow | None:

@@ -7,6 +7,7 @@ Invariant: a point that cannot be read exactly is an error, never another point'
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from connectors.postgres.schema.history_target import (
     difference,
     final_rows,
     history_target,
+    rows_as_of_counted,
 )
 from connectors.postgres.session import copy_text
 from connectors.postgres.session.quoting import quote_name
@@ -37,10 +39,8 @@ _REFUSALS = {
     "TM013": "bad_point",
     "TM014": "lost",
 }
-_FIND = (
-    "SELECT epoch, to_char(committed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), "
-    "positions FROM tidemark.find_epoch(to_regclass(%s), %s)"
-)
+_CLOCK = "to_char(committed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
+_FIND = f"SELECT epoch, {_CLOCK}, positions FROM tidemark.find_epoch(to_regclass(%s), %s)"
 _ROWS = """
 SELECT c.relname, h.period FROM tidemark.histories AS h JOIN pg_class AS c ON c.oid = h.table_oid
 WHERE (h.schema, h.name) = (%s, %s) AND NOT h.is_staged
@@ -55,6 +55,15 @@ WHERE (h.schema, h.name) = (%s, %s)
 _EPOCHS = """
 SELECT epoch, positions FROM tidemark.history_epochs
 WHERE (schema, name) = (%s, %s) AND epoch > %s ORDER BY epoch LIMIT %s
+"""
+# Epochs of a stream, after one and up to another.
+_POINTS = f"""
+SELECT epoch, {_CLOCK}, positions FROM tidemark.history_epochs
+WHERE (schema, name) = (%s, %s) AND epoch > %s AND epoch <= %s ORDER BY epoch LIMIT %s
+"""
+_OLDEST = """
+SELECT oldest_epoch, extract(epoch FROM retained)::float8 FROM tidemark.history
+WHERE (schema, name) = (%s, %s)
 """
 _NEWEST = """
 SELECT newest_epoch, newest_positions FROM tidemark.history WHERE (schema, name) = (%s, %s)
@@ -246,12 +255,8 @@ def read_changes(
     Several deltas of one epoch follow each other. At most so many epochs; where these are all, the
     newest epoch comes last, with None if it does not change the view. TidemarkError history.*.
     """
-    session = connect(dsn, side="sink", settings=_SETTINGS, application_name="tidemark changes")
-    try:
-        session.set_session(isolation_level="REPEATABLE READ", readonly=True)
-        cursor = session.cursor()
+    with _history_session(dsn, table) as (cursor, history):
         find_point(cursor, table, str(after))
-        history = history_of(cursor, table)
         newest, newest_positions = _newest(cursor, table)
         cursor.execute(_EPOCHS, (table.schema, table.name, after, max_epochs))
         positions = dict(cursor.fetchall())
@@ -265,6 +270,99 @@ def read_changes(
             yield number, positions[number], delta
         if number < until:
             yield until, positions.get(until, newest_positions), None
+
+
+@dataclass(frozen=True)
+class StreamBounds:
+    """What a stream of a view's history covers.
+
+    after: the epoch before its first changes. begins_with_rows: the rows of that epoch come first.
+    until: its last epoch, None while it stays open. retained_s: how long the history retains rows.
+    """
+
+    after: Point
+    until: Point | None
+    begins_with_rows: bool
+    retained_s: float
+
+
+def stream_bounds(
+    dsn: str, table: SinkTable, points: tuple[str, str], role: str = ""
+) -> StreamBounds:
+    """Return the bounds of a stream. points: (since, until); since "" is the oldest readable epoch,
+    with its rows; until "" leaves the stream open. role: whose rights count, "" for the service's.
+
+    TidemarkError history.*, auth.rights.
+    """
+    session = connect(dsn, side="sink", settings=_SETTINGS, application_name="tidemark changes")
+    try:
+        session.set_session(isolation_level="REPEATABLE READ", readonly=True)
+        cursor = session.cursor()
+        if role:
+            require_reader(cursor, table, role)
+        since, until = points
+        oldest, retained_s = _oldest(cursor, table)
+        after = find_point(cursor, table, since or str(oldest))
+        end = find_point(cursor, table, until) if until else None
+        if end is not None and end.epoch < after.epoch:
+            raise TidemarkError(
+                "history.bad_point",
+                f'"since" is after "until": epoch {after.epoch}, epoch {end.epoch}',
+                hint="exchange them",
+            )
+        return StreamBounds(after, end, not since, retained_s)
+    except psycopg2.Error as error:
+        raise _refusal(error, table) from None
+    finally:
+        session.close()
+
+
+def _oldest(cursor: Any, table: SinkTable) -> tuple[int, float]:
+    """Return (oldest readable epoch, seconds retained) of a view. TidemarkError history.none."""
+    cursor.execute(_OLDEST, (table.schema, table.name))
+    found = cursor.fetchone()
+    if found is None:
+        raise no_history(table.title)
+    return found
+
+
+def read_stream_rows(
+    dsn: str, table: SinkTable, point: Point
+) -> Generator[tuple[Point, Delta], None, None]:
+    """Yield the rows of a view at a point, as changes of its epoch. TidemarkError history.*."""
+    with _history_session(dsn, table) as (cursor, history):
+        find_point(cursor, table, str(point.epoch))
+        for _, delta in _by_epoch(cursor, history, rows_as_of_counted(history, point.epoch)):
+            yield point, delta
+
+
+def read_stream(
+    dsn: str, table: SinkTable, after: int, until: int | None, max_epochs: int
+) -> Generator[tuple[Point, Delta], None, None]:
+    """Yield the changes of the view's table in each epoch after one, of one snapshot.
+
+    until: the last epoch, None for the newest. At most so many epochs, in order; several deltas of
+    one epoch follow each other, retractions first. TidemarkError history.*.
+    """
+    with _history_session(dsn, table) as (cursor, history):
+        find_point(cursor, table, str(after))
+        last = _newest(cursor, table)[0] if until is None else until
+        cursor.execute(_POINTS, (table.schema, table.name, after, last, max_epochs))
+        points = {facts[0]: Point(*facts) for facts in cursor.fetchall()}
+        if len(points) == max_epochs:
+            last = max(points)
+        for number, delta in _by_epoch(cursor, history, changes_between(history, after, last)):
+            yield points[number], delta
+
+
+@contextmanager
+def _history_session(dsn: str, table: SinkTable) -> Iterator[tuple[Any, History]]:
+    """Open one snapshot of the sink, with the history of a view. TidemarkError history.none."""
+    session = connect(dsn, side="sink", settings=_SETTINGS, application_name="tidemark changes")
+    try:
+        session.set_session(isolation_level="REPEATABLE READ", readonly=True)
+        cursor = session.cursor()
+        yield cursor, history_of(cursor, table)
     except psycopg2.Error as error:
         raise _refusal(error, table) from None
     finally:

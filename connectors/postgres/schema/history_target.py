@@ -269,6 +269,13 @@ def rows_as_of(history: History, epoch: int) -> str:
     )
 
 
+def rows_as_of_counted(history: History, epoch: int) -> str:
+    """Return a query of the view's rows at an epoch: (epoch, count, columns)."""
+    fields = ", ".join(f"t.{quote_name(f.name)}" for f in history.rows.fields)
+    count = f"t.{quote_name(history.rows.count)}" if history.rows.is_multiset else "1::bigint"
+    return f"SELECT {epoch}::bigint, {count}, {fields} FROM {rows_as_of(history, epoch)}"
+
+
 def difference(history: History, from_epoch: int, to_epoch: int) -> str:
     """Return a query of what an epoch of a view has less another one: (hash, weight, columns).
 

@@ -30,6 +30,7 @@ from service.api.problems import problem_json, problem_of
 from service.runtime.log import log
 from service.subscriptions.change_feed import Framing, MarkerName, framed
 from service.subscriptions.subscriptions import StreamOptions, Subscription, Subscriptions, too_slow
+from service.subscriptions.view_stream import StreamRange, ViewStream
 
 router = APIRouter(prefix="/views", tags=["changes"])
 
@@ -58,13 +59,22 @@ data: {"epoch":43,"rows":[{"region":"north","revenue":"12.50"}],"weights":[1]}
 
 """
 
+_STREAM_EXAMPLE = """event: changes
+data: {"epoch":43,"committed_at":"2026-01-31T18:00:00.000000Z","positions":{"source":"0/1A2C00"},"rows":[{"region":"north","revenue":"12.50"},{"region":"north","revenue":"20"}],"undo":[true,false]}
+
+id: 43
+event: progress
+data: {"epoch":43,"committed_at":"2026-01-31T18:00:00.000000Z","positions":{"source":"0/1A2C00"},"resume":"43"}
+
+"""  # noqa: E501
+
 
 class EventStream(Response):
-    """A subscription as an endless response."""
+    """A subscription, or a stream of a view's history, as an endless response."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, subscription: Subscription) -> None:
+    def __init__(self, subscription: Subscription | ViewStream) -> None:
         super().__init__(
             headers={
                 "Cache-Control": "no-store",
@@ -111,6 +121,21 @@ def _stream_options(
 GivenOptions = Annotated[StreamOptions, Depends(_stream_options)]
 
 
+def _stream_range(
+    *,
+    since: Annotated[
+        str, Query(max_length=100, description="only after this time, position or epoch")
+    ] = "",
+    until: Annotated[
+        str, Query(max_length=100, description="end after this time, position or epoch")
+    ] = "",
+    retractions: Annotated[bool, Query(description="with the rows that changes undo")] = True,
+    heartbeat_s: Heartbeat = 15,
+    last_event_id: Annotated[str, Header(max_length=100)] = "",
+) -> StreamRange:
+    return StreamRange(last_event_id or since, until, retractions, heartbeat_s)
+
+
 @router.get(
     "/{name}/changes",
     response_class=Response,
@@ -122,6 +147,24 @@ async def follow_changes(request: Request, name: str, options: GivenOptions) -> 
     A browser's EventSource resumes by itself: Last-Event-ID takes precedence over `resume`.
     """
     return EventStream(await _subscriptions(request).open(name, _for_caller(request, options)))
+
+
+@router.get(
+    "/{name}/stream",
+    response_class=Response,
+    responses={200: {"content": {"text/event-stream": {"example": _STREAM_EXAMPLE}}}},
+)
+async def follow_stream(
+    request: Request,
+    name: str,
+    range: Annotated[StreamRange, Depends(_stream_range)],
+) -> Response:
+    """Send every change of the view's table in order, from its history and then as it happens.
+
+    Last-Event-ID takes precedence over `since`. With `until`, the stream ends there.
+    """
+    role = request.state.caller.db_role or ""
+    return EventStream(await request.app.state.streams.open(name, replace(range, role=role)))
 
 
 @router.websocket("/{name}/changes/ws")
@@ -161,7 +204,7 @@ def _error_frame(framing: Framing, error: TidemarkError) -> bytes:
 
 
 async def _until_either(
-    pump: Awaitable[None], gone: Awaitable[None], subscription: Subscription
+    pump: Awaitable[None], gone: Awaitable[None], subscription: Subscription | ViewStream
 ) -> None:
     """Run until all is sent or the reader disconnects, then end the subscription."""
     tasks = [asyncio.ensure_future(pump), asyncio.ensure_future(gone)]
@@ -186,7 +229,7 @@ async def _until_closed(socket: WebSocket) -> None:
         continue
 
 
-async def _is_taken(sending: Awaitable[None], subscription: Subscription) -> bool:
+async def _is_taken(sending: Awaitable[None], subscription: Subscription | ViewStream) -> bool:
     """Send a piece; return False if the reader does not read it within the timeout."""
     try:
         async with asyncio.timeout(subscription.timeout_s):
@@ -197,7 +240,7 @@ async def _is_taken(sending: Awaitable[None], subscription: Subscription) -> boo
         return False
 
 
-async def _deliver(sending: Awaitable[None], subscription: Subscription) -> None:
+async def _deliver(sending: Awaitable[None], subscription: Subscription | ViewStream) -> None:
     """Send a last message; ignore a timeout."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(subscription.timeout_s):

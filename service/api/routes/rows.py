@@ -18,7 +18,7 @@ from service.api.models import Query as QueryBody
 from service.api.models import QueryAnswer, RowPage
 from service.api.reading import Reading
 from service.api.routes.paging import Whole
-from service.api.routes.waiting import until_visible
+from service.api.routes.waiting import until_shown, until_visible
 from service.api.row_pages import WORDS, DifferenceOptions, RowOptions
 from service.api.subscription_models import DifferencePage
 
@@ -52,12 +52,14 @@ async def read_rows(
     options: Annotated[RowOptions, Depends(_row_options)],
     min_position: Annotated[str, Query(description="wait until this position is visible")] = "",
     wait_s: Annotated[
-        float, Query(ge=0, le=3600, description="seconds to wait for min_position")
+        float, Query(ge=0, le=3600, description="seconds to wait for a position")
     ] = 30,
 ) -> Response:
     """Return rows of a view. Any other parameter is a condition: amount=gte.10, region=in.(a,b)."""
     if min_position:
         await until_visible(request.app.state.catalog, name, min_position, wait_s)
+    if options.as_of:
+        await until_shown(request.app.state.catalog, name, options.as_of, wait_s)
     reading: Reading = request.app.state.reading
     role = request.state.caller.db_role or ""
     body, tag = await run_in_threadpool(reading.page, name, options, role)

@@ -61,7 +61,8 @@ class Service:
 def options(**asked: Any) -> ChangesOptions:
     told = {
         "path": "/views/v/changes",
-        "has_snapshot": True,
+        "params": {"snapshot": True},
+        "token_param": "resume",
         "resume": "",
         "timeout_s": None,
         "heartbeat_s": 5,
@@ -101,7 +102,7 @@ class Driver:
         match step:
             case Open(asked):
                 params: Any = asked.params
-                self.opened.append(params["resume"])
+                self.opened.append(params.get("resume"))
                 self._chunks = next(self._streams)
             case Read():
                 return next(self._chunks, None)
@@ -192,7 +193,7 @@ def test_a_gap_may_begin_again_with_the_rows() -> None:
         yield iter([begin(), mark(3), problem("changes.interrupted", 503)])
         yield iter([begin(), rows("snapshot", 9, 1), mark(9)])
 
-    driver = Driver(streams(), begins_again=True, has_snapshot=False)
+    driver = Driver(streams(), begins_again=True, params={"snapshot": False})
     epoch = driver.epoch()
     assert epoch is not None and epoch.is_snapshot and driver.opened == [None, None]
 
@@ -243,10 +244,10 @@ def test_silence_ends_the_iteration_and_the_next_one_continues() -> None:
 
 def test_epochs_without_changes_are_reported_on_demand() -> None:
     told = begin() + mark(1) + rows("changes", 2, 2) + mark(2) + mark(5)
-    quiet = Driver(once(told), has_snapshot=False)
+    quiet = Driver(once(told), params={"snapshot": False})
     epoch = quiet.epoch()
     assert epoch is not None and epoch.number == 2
-    talking = Driver(once(told), has_snapshot=False, has_progress=True)
+    talking = Driver(once(told), params={"snapshot": False}, has_progress=True)
     found = [talking.epoch() for _ in range(3)]
     assert [(e.number, len(e)) for e in found if e] == [(1, 0), (2, 1), (5, 0)]
     assert isinstance(next(Gathering().take(mark(7))), Marker)
