@@ -2,7 +2,8 @@
 
 Every finite double is an integer times a power of two; values are added up by bins of eight
 exponents (a superaccumulator). So a sum does not depend on the order of arrival, and what was
-added and retracted leaves no trace. Invariant: the result is the exact sum, correctly rounded.
+added and retracted leaves no trace. Invariant: the result is the exact sum, correctly rounded; a
+sum is -0 if every value is. PostgreSQL's averages start from 0, so none of them is -0.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from dataflow.delta import Column
 from dataflow.operators.aggregates.sparse_sums import Entry, Ledger, Outcome, slot_sums
 
-NAN, PLUS_INFINITY, MINUS_INFINITY, COUNT = -1, -2, -3, -4
+NAN, PLUS_INFINITY, MINUS_INFINITY, COUNT, NEGATIVE_ZERO = -1, -2, -3, -4, -5
 _BIN_BITS = 3
 _MANTISSA_BITS = 53
 # The least exponent of frexp is -1073: bins start from here, so that none is negative.
@@ -24,7 +25,10 @@ OVERFLOW = ("22003", "value out of range: overflow")
 
 
 class FloatSums:
-    """Family of float columns. Slot b >= 0 sums units of 2^(8b - 1136)."""
+    """Family of float columns. Slot b >= 0 sums units of 2^(8b - 1136).
+
+    COUNT has the number of finite values, NEGATIVE_ZERO how many of them are -0.
+    """
 
     def __init__(self, *, is_single: bool) -> None:
         self._is_single = is_single
@@ -47,6 +51,13 @@ class FloatSums:
             yield owner, slot, total
         for owner, slot, _, count in slot_sums(group, kinds, units, weights):
             yield owner, slot, count
+        zeros = np.flatnonzero((values == 0) & np.signbit(values))
+        if len(zeros):
+            slots = np.full(len(zeros), NEGATIVE_ZERO, np.int64)
+            for owner, slot, _, count in slot_sums(
+                group[zeros], slots, units[zeros], weights[zeros]
+            ):
+                yield owner, slot, count
 
     def outcome(self, function: str, ledger: Ledger) -> Outcome:
         return self.sum(ledger) if function == "sum" else self.average(ledger)
@@ -56,6 +67,8 @@ class FloatSums:
         special = _special(ledger)
         if special is not None:
             return special, None
+        if ledger.get(NEGATIVE_ZERO) == ledger[COUNT]:
+            return -0.0, None
         total, error = _quotient(ledger, 1)
         if error is None and self._is_single and total is not None:
             with np.errstate(over="ignore"):
