@@ -119,8 +119,15 @@ class TableFunctionOperator:
 
     def _evaluate(self, columns: Sequence[Column], groups: np.ndarray) -> Answer:
         types = [self._types[i] for i in self._used]
-        evaluator = self._context.evaluator
-        return evaluator.evaluate_groups(self._query, types, columns, groups, self._results)
+        is_numbered = self._plan.in_select and self._plan.has_ordinality
+        results = self._results[:-1] if is_numbered else self._results
+        answer = self._context.evaluator.evaluate_groups(
+            self._query, types, columns, groups, results
+        )
+        if not is_numbered:
+            return answer
+        rows, made, errors = answer
+        return rows, (*made, Column(_numbers_within(rows))), errors
 
 
 def query_of(plan: TableFunction, used: Sequence[int]) -> str:
@@ -131,12 +138,13 @@ def query_of(plan: TableFunction, used: Sequence[int]) -> str:
     width = firsts.pop()
     picked = [f + c for f, call in zip(firsts, plan.calls, strict=True) for c in call.columns]
     shown = [f"u.c{i + 1}" for i in picked]
-    shown += ["u.n"] if plan.has_ordinality else []
     names = [f"c{i + 1}" for i in range(width)]
     if plan.in_select:
         source = f"(SELECT tidemark_row.g, {', '.join(sqls)} FROM tidemark_row) AS u"
         return f"SELECT {', '.join(['u.g', *shown])} FROM {source}({', '.join(['g', *names])})"
-    names += ["n"] if plan.has_ordinality else []
+    if plan.has_ordinality:
+        shown.append("u.n")
+        names.append("n")
     alias = f"u({', '.join(names)})" if names else "u"
     source = f"{rows_from(sqls, has_ordinality=plan.has_ordinality)} AS {alias}"
     selected = ", ".join(["tidemark_row.g", *shown])
@@ -159,6 +167,14 @@ def _renumbered(call: SetCall, used: Sequence[int]) -> str:
             parts += [call.sql[at : token.offset], f"${used.index(column) + 1}"]
             at = token.offset + len(token.text)
     return "".join(parts) + call.sql[at:]
+
+
+def _numbers_within(rows: np.ndarray) -> np.ndarray:
+    """Return the number of each row among those made of the same input row, which are together."""
+    turns = np.flatnonzero(np.diff(rows)) + 1
+    firsts = np.concatenate([[0], turns]).astype(np.int64)
+    lengths = np.diff(np.concatenate([firsts, [len(rows)]]))
+    return np.arange(len(rows)) - np.repeat(firsts, lengths) + 1
 
 
 def _column(argument: object) -> int:

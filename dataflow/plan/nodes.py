@@ -517,7 +517,7 @@ class TableFunction:
     Fields: the input's, each call's, then the ordinality (bigint from 1) if requested. is_outer: an
     input row without any row of the calls (for which `condition` is true, which reads input and
     call columns) stays, padded. in_select: the calls are whole select-list expressions around
-    set-returning functions, one column each.
+    set-returning functions, one column each; an ordinality is the planner's own there.
     """
 
     input: Plan

@@ -21,8 +21,14 @@ from dataflow.sql.bind.recursive_entries import bind_recursive, is_recursive
 from dataflow.sql.bind.relations import NOTHING, Relations, project
 from dataflow.sql.bind.row_clauses import RowClauses, sorting_nodes
 from dataflow.sql.bind.row_order_use import may_use_order, preserves_order, uses_order
+from dataflow.sql.bind.scalars import Scalars
 from dataflow.sql.bind.scope import Context, FromEntry, Scope, entry_of
-from dataflow.sql.bind.set_functions import add_set_calls, bind_selected
+from dataflow.sql.bind.set_functions import (
+    add_set_calls,
+    bind_selected,
+    holds_sets,
+    set_call_of,
+)
 from dataflow.sql.bind.set_operations import (
     bind_set_operation,
     bind_values,
@@ -30,8 +36,9 @@ from dataflow.sql.bind.set_operations import (
     values_of,
 )
 from dataflow.sql.bind.subqueries import BindQuery
-from dataflow.sql.bind.window_calls import Windows
+from dataflow.sql.bind.window_calls import Windows, find_windows
 from dataflow.sql.bind.window_shapes import inside_windows
+from dataflow.sql.parse.shapes import bare
 
 
 class _BindQuery:
@@ -87,15 +94,40 @@ def bind_select(context: Context, select: exp.Select, *, is_ordered: bool) -> Fr
     width = len(nodes)
     nodes += clauses.hidden(nodes)
     atom, others = block_atom(context, scope, bind_query), sorting_nodes(select, is_used=True)
-    Windows(context, scope, atom).bind(nodes, select.args.get("windows") or [])
-    expressions = bind_selected(context, scope, nodes, others, atom)
-    order: tuple[SortKey, ...] = ()
-    if scope is below and clauses.is_taken_in_order and preserves_order(select):
-        order = _order_above(scope.order, expressions)
+    windows = Windows(context, scope, atom, select.args.get("windows") or [])
+    add_set_calls(context, scope, windows.keys([*nodes, *others]), atom)
+    others += inside_windows(select.args.get("windows"))
+    windows.bind([*nodes, *(n for n in others if holds_sets(context, n))])
+    is_last = _computes_sets_last(context, scope, select, nodes)
+    if is_last:
+        clauses.take_distinct(scope, Scalars(context, atom), nodes[:width])
+    is_kept = scope is below and clauses.is_taken_in_order and preserves_order(select)
+    below_order = scope.order if is_kept else ()
+    has_ordinality = is_last and bool(clauses.sorts_by_keys or below_order)
+    expressions, number = bind_selected(
+        context, scope, nodes, others, atom, has_ordinality=has_ordinality
+    )
+    order = _order_above(below_order, expressions)
+    within = _order_above([SortKey(number)] if number is not None else [], expressions)
     names += [f"order {i}" for i in range(len(expressions) - width)]
     plan = bind_distinct(context, project(scope.plan, expressions, names), select)
     star = tuple((name, i) for i, name in enumerate(names[:width]))
-    return clauses.applied(FromEntry(plan, (), star, order), selected_of(select)[0])
+    return clauses.applied(FromEntry(plan, (), star, order), selected_of(select)[0], within)
+
+
+def _computes_sets_last(
+    context: Context, scope: Scope, select: exp.Select, nodes: Sequence[exp.Expr]
+) -> bool:
+    """Return whether sets in the select list are made of the rows that ORDER BY and DISTINCT ON
+    leave: no key returns one (make_sort_input_target in planner.c)."""
+    distinct, group = select.args.get("distinct"), select.args.get("group")
+    if distinct is not None and not distinct.args.get("on"):
+        return False
+    keys = sorting_nodes(select, is_used=True) + group_keys(group.expressions if group else [])
+    keys += inside_windows(select.args.get("windows"))
+    keys += find_windows(context, nodes).values()
+    is_early = any(holds_sets(context, key) for key in keys)
+    return not is_early and any(set_call_of(context, scope, bare(node)) for node in nodes)
 
 
 def _order_above(order: Sequence[SortKey], expressions: list[Expression]) -> tuple[SortKey, ...]:
@@ -126,6 +158,7 @@ def bind_groups(context: Context, scope: Scope, select: exp.Select, *, is_ordere
     if having is not None:
         above.append(having.this)
     every = [*above, *sorting_nodes(select, is_used=True)]
+    above += [node for node in every if holds_sets(context, node)]
     if group is None and having is None and not find_aggregates(context, scope, every):
         return scope
     atom = block_atom(context, scope, bind_query)

@@ -17,7 +17,8 @@ from dataflow.lexer import find_words
 from dataflow.plan.nodes import Plan, Project, SortKey, TopK
 from dataflow.plan.properties.unique_keys import keys_of
 from dataflow.sql.bind.grouping import check_key
-from dataflow.sql.bind.scope import Context, FromEntry
+from dataflow.sql.bind.scalars import Scalars
+from dataflow.sql.bind.scope import Context, FromEntry, Scope
 from dataflow.sql.parse.shapes import bare, ordered_parts, row_parts
 from dataflow.types import INT8
 
@@ -51,6 +52,7 @@ class RowClauses:
         self._context = context
         self._is_ordered = is_ordered
         refuse_locks(context, node)
+        self._hidden: list[exp.Expr] = []
         self._on = _on_nodes(node)
         self._ordered = _ordered(node)
         limit, offset = node.args.get("limit"), node.args.get("offset")
@@ -84,13 +86,20 @@ class RowClauses:
         return not self._ordered and (self._is_ordered or self._sorts)
 
     @property
+    def sorts_by_keys(self) -> bool:
+        """Whether ORDER BY is given and matters."""
+        return self._sorts and bool(self._ordered)
+
+    @property
     def _sorts(self) -> bool:
         return bool(self._on) or self._is_limited or (self._is_ordered and bool(self._ordered))
 
     def hidden(self, selected: Sequence[exp.Expr]) -> list[exp.Expr]:
         """Return the expressions to compute beside the select list, each distinct one once."""
-        if not self._sorts:
-            return []
+        self._hidden = self._found_hidden(selected) if self._sorts else []
+        return list(self._hidden)
+
+    def _found_hidden(self, selected: Sequence[exp.Expr]) -> list[exp.Expr]:
         known = {self._text(node) for node in selected}
         found: dict[str, exp.Expr] = {}
         for node in [*self._on, *(bare(part.this) for part in self._ordered)]:
@@ -108,30 +117,50 @@ class RowClauses:
             )
         return list(found.values())
 
-    def applied(self, entry: FromEntry, selected: Sequence[exp.Expr]) -> FromEntry:
+    def take_distinct(self, scope: Scope, scalars: Scalars, selected: Sequence[exp.Expr]) -> None:
+        """Apply DISTINCT ON with ORDER BY to the rows of a scope, before the select list is
+        computed."""
+        if not (self._on and self._ordered):
+            return
+        sorted_by = [bare(part.this) for part in self._ordered]
+        bound = [scope.kept(e) for e in scalars.bind([*self._on, *sorted_by])]
+        scalars.resolve(selected)
+        shown = {c for node in selected for c in scalars.over_columns(node)[1]}
+        # Others are constants in a block.
+        partition = tuple(e for e in bound[: len(self._on)] if isinstance(e, ColumnRef))
+        order = tuple(
+            _sort_key(part, e)
+            for part, e in zip(self._ordered, bound[len(self._on) :], strict=True)
+            if isinstance(e, ColumnRef)
+        )
+        columns = [e for e in shown if isinstance(e, ColumnRef)]
+        scope.plan = self._firsts(scope.plan, partition, order, columns)
+        self._on = []
+
+    def applied(
+        self, entry: FromEntry, selected: Sequence[exp.Expr], within: Sequence[SortKey] = ()
+    ) -> FromEntry:
         """Return the chosen rows of an entry with the select list's columns, then the hidden ones.
 
-        The entry's order is that of its input.
+        The entry's order is that of its input. within: the order of rows made of one of those.
         """
-        if not self._sorts:
-            return entry
+        if not self._sorts and not self._hidden:
+            return replace(entry, order=(*entry.order, *within))
         plan, order, width = entry.plan, entry.order, len(entry.star)
-        hidden = self.hidden(selected) if self._is_block else []
-        texts = [self._text(node) for node in (*selected, *hidden)]
+        texts = [self._text(node) for node in (*selected, *self._hidden)]
         positions = {text: i for i, text in reversed(list(enumerate(texts)))}
         if self._ordered:
             found = [self._sort_key(part, plan, positions) for part in self._ordered]
             order = tuple(k for k in found if k is not None)
+        # Rows made of one row tie by ORDER BY.
+        order = order if self._with_ties else (*order, *within)
+        shown = [_column(plan, i) for i in range(width)]
         if self._on:
             partition = tuple(_column(plan, positions[self._text(n)]) for n in self._on)
-            for column in partition:
-                check_key(self._context, column, "DISTINCT ON", ("distinct", "on"))
             sorted_by = tuple(SortKey(column) for column in partition)
             is_kept = bool(self._ordered) or _begins_with(order, sorted_by)
-            plan = TopK(plan, partition, order, 1, 0, False)
-            if is_kept or not order:
-                self._warn_of_ties(plan, width, "DISTINCT ON")
-            else:
+            plan = self._firsts(plan, partition, order, shown if is_kept or not order else None)
+            if not is_kept and order:
                 self._context.warn(_TIES.format("DISTINCT ON without ORDER BY"))
             # PostgreSQL may sort the rows by only these keys.
             order = order if is_kept else sorted_by
@@ -139,11 +168,26 @@ class RowClauses:
             plan = TopK(plan, (), order, self._limit, self._offset, self._with_ties)
             # After DISTINCT ON its columns are a key: they come first in ORDER BY.
             if not (self._with_ties and self._offset == 0):
-                self._warn_of_ties(plan, width, "LIMIT" if self._limit is not None else "OFFSET")
+                self._warn_of_ties(plan, shown, "LIMIT" if self._limit is not None else "OFFSET")
         if self._is_ordered or width == len(plan.fields):
             return replace(entry, plan=plan, order=order if self._is_ordered else ())
-        retained = tuple(_column(plan, i) for i in range(width))
-        return replace(entry, plan=Project(plan, retained, plan.fields[:width]), order=())
+        retained = Project(plan, tuple(shown), plan.fields[:width])
+        return replace(entry, plan=retained, order=())
+
+    def _firsts(
+        self,
+        plan: Plan,
+        partition: tuple[ColumnRef, ...],
+        order: tuple[SortKey, ...],
+        shown: Sequence[ColumnRef] | None,
+    ) -> Plan:
+        """Return the first row of each partition. shown: see _warn_of_ties; None for no warning."""
+        for column in partition:
+            check_key(self._context, column, "DISTINCT ON", ("distinct", "on"))
+        found = TopK(plan, partition, order, 1, 0, False)
+        if shown is not None:
+            self._warn_of_ties(found, shown, "DISTINCT ON")
+        return found
 
     def _sort_key(self, part: exp.Ordered, plan: Plan, positions: dict[str, int]) -> SortKey | None:
         """Return the sort key; None for a constant, which orders nothing."""
@@ -156,15 +200,11 @@ class RowClauses:
             position = [f.name for f in plan.fields].index(node.name)
         if isinstance(plan, Project) and isinstance(plan.expressions[position], Literal):
             return None
-        return SortKey(
-            _column(plan, position),
-            bool(part.args.get("desc")),
-            bool(part.args.get("nulls_first")),
-            part.meta.get("operator", ""),
-        )
+        return _sort_key(part, _column(plan, position))
 
-    def _warn_of_ties(self, plan: TopK, width: int, word: str) -> None:
-        """Warn the user if ORDER BY does not determine which rows are taken."""
+    def _warn_of_ties(self, plan: TopK, shown: Sequence[ColumnRef], word: str) -> None:
+        """Warn the user if ORDER BY does not determine which rows are taken. shown: the columns of
+        the result."""
         columns = frozenset(
             e.index
             for e in (*plan.partition, *(k.expression for k in plan.order))
@@ -172,7 +212,6 @@ class RowClauses:
         )
         below = keys_of(plan.input)
         closure = below.closure(columns)
-        shown = [_column(plan, i) for i in range(width)]
         if any(key <= closure for key in below.keys):
             return
         if all(c.index in closure and key_form(c) == c for c in shown):
@@ -212,6 +251,15 @@ class RowClauses:
 
     def _text(self, node: exp.Expr) -> str:
         return self._context.text_of(bare(node))
+
+
+def _sort_key(part: exp.Ordered, column: ColumnRef) -> SortKey:
+    return SortKey(
+        column,
+        bool(part.args.get("desc")),
+        bool(part.args.get("nulls_first")),
+        part.meta.get("operator", ""),
+    )
 
 
 def _begins_with(order: Sequence[SortKey], keys: Sequence[SortKey]) -> bool:

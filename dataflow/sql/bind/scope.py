@@ -244,6 +244,10 @@ class Scope:
         """Return what was computed, or added as a column, for a text."""
         return self._added.get(text)
 
+    def knows(self, text: str) -> bool:
+        """Return whether an expression with this text has a value already."""
+        return text in self._added
+
     def apply(self, kind: str, right: Plan) -> int:
         """Apply right, bound inside this scope, to each row; return the position of its first
         column."""
@@ -262,9 +266,10 @@ class Scope:
             return self.column(len(refs))
         return expression
 
-    def extend(self, plan: Plan, texts: Sequence[str]) -> None:
-        """Replace the plan by one whose last columns are the values of these texts."""
-        first = len(plan.fields) - len(texts)
+    def extend(self, plan: Plan, texts: Sequence[str], *, beside: int = 0) -> None:
+        """Replace the plan by one whose last columns are the values of these texts, then `beside`
+        others."""
+        first = len(plan.fields) - len(texts) - beside
         self.plan = plan
         self._added |= {text: self.column(first + i) for i, text in enumerate(texts)}
 
@@ -288,6 +293,9 @@ class GroupScope(Scope):
         """Return the same names over a plan with the same first columns, and further ones by their
         text."""
         return GroupScope(plan, {**self._positions, **added}, self._below, self._columns)
+
+    def knows(self, text: str) -> bool:
+        return text in self._positions or super().knows(text)
 
     def find(self, table: str, name: str, text: str) -> int | None:
         """Return the position of a group expression or aggregate call."""

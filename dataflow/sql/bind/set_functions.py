@@ -1,8 +1,11 @@
 """Set-returning functions: entries of FROM, and calls in a select list or GROUP BY.
 
-In FROM a function may read every entry before it. In a select list the expressions around such
-functions are computed together, after grouping and windows: the longest one determines the number
-of rows, and PostgreSQL pads and nests them.
+In FROM a function may read every entry before it. Elsewhere PostgreSQL's planner
+(grouping_planner in planner.c) computes them in up to four steps, each before what needs its
+columns: keys of GROUP BY, keys of windows, then the select list with ORDER BY and DISTINCT. With
+DISTINCT ON and ORDER BY the select list comes last if no such key returns a set. The expressions of
+one step are computed together: the longest one determines the number of rows, and PostgreSQL pads
+and nests them. A later step takes what an earlier one has computed.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from dataflow.sql.bind.routines import is_stable
 from dataflow.sql.bind.scalars import Scalars, operands
 from dataflow.sql.bind.scope import Context, FromEntry, RowShape, Scope, Visible
 from dataflow.sql.bind.whole_rows import name_beside
+from dataflow.sql.bind.window_shapes import window_of
 from dataflow.sql.parse.parse_functions import RowsOf, TableSyntax
 from dataflow.sql.parse.shapes import bare, is_value
 from dataflow.types import INT8
@@ -112,7 +116,7 @@ def _series(
     (node, tail), *others = parts
     if others or tail or not isinstance(node, exp.Anonymous) or node.name != SERIES:
         return None
-    if any(_holds_sets(context, o) or isinstance(o, exp.Variadic) for o in node.expressions):
+    if any(holds_sets(context, o) or isinstance(o, exp.Variadic) for o in node.expressions):
         return None
     if not scalars.over_columns(node)[1]:
         # The rows of constants are made once.
@@ -136,7 +140,7 @@ def _pin(context: Context, scalars: Scalars, nodes: Sequence[exp.Expr]) -> None:
     waiting, parts = [o for node in nodes for o in operands(node)], []
     while waiting:
         node = waiting.pop()
-        if _holds_sets(context, node) or not is_value(node):
+        if holds_sets(context, node) or not is_value(node):
             waiting += operands(node)
         else:
             parts.append(node)
@@ -154,16 +158,22 @@ def _pin(context: Context, scalars: Scalars, nodes: Sequence[exp.Expr]) -> None:
             )
 
 
-def _holds_sets(context: Context, node: exp.Expr) -> bool:
-    return context.returns_set(node) or any(_holds_sets(context, o) for o in operands(node))
+def holds_sets(context: Context, node: exp.Expr) -> bool:
+    """Return whether a set-returning function is called in an expression, subqueries aside."""
+    if isinstance(node, exp.Query):
+        return False
+    return context.returns_set(node) or any(holds_sets(context, o) for o in operands(node))
 
 
 def set_call_of(context: Context, scope: Scope, node: exp.Expr) -> exp.Expr | None:
     """Return the first set-returning function below a node that is not yet a column of the
-    scope."""
-    if isinstance(node, exp.Query | exp.Subquery):
+    scope.
+
+    Those among the keys of a window are columns of its input.
+    """
+    if isinstance(node, exp.Query | exp.Subquery) or window_of(node) is not None:
         return None
-    if "span" in node.meta and scope.added(context.text_of(bare(node))):
+    if "span" in node.meta and scope.knows(context.text_of(bare(node))):
         return None
     if context.returns_set(node):
         return node
@@ -174,10 +184,18 @@ def set_call_of(context: Context, scope: Scope, node: exp.Expr) -> exp.Expr | No
     return None
 
 
-def add_set_calls(context: Context, scope: Scope, nodes: Sequence[exp.Expr], atom: Atom) -> None:
+def add_set_calls(
+    context: Context,
+    scope: Scope,
+    nodes: Sequence[exp.Expr],
+    atom: Atom,
+    *,
+    has_ordinality: bool = False,
+) -> Expression | None:
     """Add nodes with set-returning functions as columns of the scope: they run in parallel.
 
-    From then on such a node, without parentheses around it, is found by its text.
+    From then on such a node, without parentheses around it, is found by its text. Return the number
+    of each row among those made of its input row, if it is requested and there are any.
     """
     held = {}
     for node in nodes:
@@ -185,7 +203,7 @@ def add_set_calls(context: Context, scope: Scope, nodes: Sequence[exp.Expr], ato
         if set_call_of(context, scope, inner) is not None:
             held.setdefault(context.text_of(inner), inner)
     if not held:
-        return
+        return None
     scalars = Scalars(context, atom)
     scalars.resolve(list(held.values()))
     _pin(context, scalars, list(held.values()))
@@ -201,8 +219,11 @@ def add_set_calls(context: Context, scope: Scope, nodes: Sequence[exp.Expr], ato
         calls = [series]
     below = scope.plan
     fields = below.fields + tuple(f for c in calls for f in c.fields)
-    plan = TableFunction(below, tuple(calls), False, False, fields, in_select=True)
-    scope.extend(plan, list(held))
+    if has_ordinality:
+        fields += (Field("ordinality", INT8, False),)
+    plan = TableFunction(below, tuple(calls), has_ordinality, False, fields, in_select=True)
+    scope.extend(plan, list(held), beside=int(has_ordinality))
+    return scope.column(len(fields) - 1) if has_ordinality else None
 
 
 def bind_selected(
@@ -211,15 +232,17 @@ def bind_selected(
     nodes: Sequence[exp.Expr],
     others: Sequence[exp.Expr],
     atom: Atom,
-) -> list[Expression]:
+    *,
+    has_ordinality: bool = False,
+) -> tuple[list[Expression], Expression | None]:
     """Bind the select list. others: expressions of ORDER BY and DISTINCT ON that may add
-    set-returning functions.
+    set-returning functions. Return with it the number that add_set_calls returns.
 
     Expressions without such a function are bound first: windows are computed below.
     """
     plain = [n for n in nodes if set_call_of(context, scope, bare(n)) is None]
     bound = dict(zip(map(id, plain), Scalars(context, atom).bind(plain), strict=True))
-    add_set_calls(context, scope, [*nodes, *others], atom)
+    number = add_set_calls(context, scope, [*nodes, *others], atom, has_ordinality=has_ordinality)
     rest = [n for n in nodes if id(n) not in bound]
     bound |= dict(zip(map(id, rest), Scalars(context, atom).bind(rest), strict=True))
-    return [bound[id(n)] for n in nodes]
+    return [bound[id(n)] for n in nodes], number

@@ -82,9 +82,13 @@ class _Definition:
     order: list[exp.Ordered] = field(default_factory=list)
     spec: exp.WindowSpec | None = None
 
+    def key_nodes(self) -> list[exp.Expr]:
+        """Return the expressions of partition and order."""
+        return [*self.partition, *(o.this for o in self.order)]
+
     def nodes(self) -> list[exp.Expr]:
         """Return the nodes to bind, in the order partition, order, distances of the frame."""
-        return [*self.partition, *(o.this for o in self.order), *self.distances()]
+        return [*self.key_nodes(), *self.distances()]
 
     def distances(self) -> list[exp.Expr]:
         """Return the distances of the frame's bounds."""
@@ -95,18 +99,26 @@ class _Definition:
 class Windows:
     """Adds one block's window calls to its scope."""
 
-    def __init__(self, context: Context, scope: Scope, atom: Callable) -> None:
+    def __init__(
+        self, context: Context, scope: Scope, atom: Callable, named: Sequence[exp.Window]
+    ) -> None:
+        """named: the WINDOW clause."""
         self._context = context
         self._scope = scope
         self._scalars = Scalars(context, atom)
-        self._named: dict[str, exp.Window] = {}
+        self._named = {w.this.name: w for w in named}
 
-    def bind(self, nodes: Sequence[exp.Expr], named: Sequence[exp.Window]) -> None:
-        """Add a column to the scope for each window call in nodes; named: the WINDOW clause."""
+    def keys(self, nodes: Sequence[exp.Expr]) -> list[exp.Expr]:
+        """Return the keys of the windows that calls in nodes use."""
+        windows = [window_of(n) for n in find_windows(self._context, nodes).values()]
+        definitions = [self._definition(w) for w in windows if w is not None]
+        return [key for d in definitions for key in d.key_nodes()]
+
+    def bind(self, nodes: Sequence[exp.Expr]) -> None:
+        """Add a column to the scope for each window call in nodes."""
         calls = find_windows(self._context, nodes)
         if not calls:
             return
-        self._named = {w.this.name: w for w in named}
         windows = [w for w in map(window_of, calls.values()) if w is not None]
         definitions = [self._definition(w) for w in windows]
         required = [n for d in definitions for n in d.nodes()]
