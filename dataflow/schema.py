@@ -43,6 +43,17 @@ VIEW_SOURCE = "tidemark"
 
 
 @dataclass(frozen=True)
+class RowType:
+    """The row type of a table that a query uses as a value, as it was planned.
+
+    columns: the names of all columns in order, of generated ones too.
+    """
+
+    table: RelationName
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Relation:
     """A base relation whose changes a source reports.
 

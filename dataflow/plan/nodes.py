@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from dataflow.expressions.ir import Expression, Literal
 from dataflow.frozen import caches_hash
-from dataflow.schema import Field, Relation
+from dataflow.schema import Field, Relation, RowType
 from dataflow.types import BOOL, INT8, UTC
 
 FLAG = Field("flag", BOOL)
@@ -658,7 +658,8 @@ class ViewPlan:
     view. warnings: returned when the view is created. evaluates: SQL of the subtrees computed in
     PostgreSQL. pinned: canonical text and value, as PostgreSQL reads it, of expressions that were
     computed once. time_zone: in which PostgreSQL evaluates. refresh_us: how often
-    values that follow the clock change; 0 if there are none.
+    values that follow the clock change; 0 if there are none. row_types: of the base tables whose
+    whole rows are values in it.
     """
 
     root: Plan
@@ -668,6 +669,7 @@ class ViewPlan:
     pinned: tuple[tuple[str, str], ...] = ()
     time_zone: str = UTC
     refresh_us: int = 0
+    row_types: tuple[RowType, ...] = ()
 
 
 _T = TypeVar("_T")

@@ -68,6 +68,7 @@ def plan_view(query: str, analyzer: Analyzer) -> ViewPlan:
         evaluated_in_postgres(root),
         tuple(context.pinned.items()),
         analyzer.time_zone,
+        row_types=tuple(context.row_types.values()),
     )
 
 

@@ -438,6 +438,11 @@ class Engine:
         """Return all running nodes with their figures."""
         return self._figures.nodes()
 
+    @property
+    def has_refused(self) -> bool:
+        """Return whether `refused` has any."""
+        return bool(self._refused)
+
     def refused(self) -> list[ViewError]:
         """Return the views that failed since the last call; remove them before the commit."""
         found, self._refused = self._refused, []

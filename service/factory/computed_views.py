@@ -80,6 +80,7 @@ def composed(plan: ViewPlan, views: Mapping[RelationName, ViewPlan]) -> ViewPlan
         root=root,
         evaluates=tuple(dict.fromkeys(sql for p in every for sql in p.evaluates)),
         warnings=tuple(dict.fromkeys(text for p in every for text in p.warnings)),
+        row_types=tuple(dict.fromkeys(row for p in every for row in p.row_types)),
     )
 
 

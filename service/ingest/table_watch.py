@@ -172,6 +172,7 @@ class SourceWatch:
         is_reported = cache(self._is_reported)
         for definition, reads in self._readers():
             building = definition.building
+            rows = {row.table: row for row in definition.plan.row_types}
             for relation, columns in reads:
                 if relation.name.source != MAIN_SOURCE or building in lost:
                     continue
@@ -179,7 +180,8 @@ class SourceWatch:
                 before = now if table is None else table.facts
                 if before is None:
                     before = _nothing(relation)
-                error = why_lost(relation, columns, before, now, is_reported)
+                row = rows.get(relation.name)
+                error = why_lost(relation, columns, before, now, is_reported, row=row)
                 if error is not None:
                     lost[building] = error
         return lost

@@ -80,6 +80,8 @@ class BuildJoin:
                     self._reconciler.fail_build(build, end.error)
                 build.start_again()
             elif end is not None:
+                if isinstance(end, Failed):
+                    self._subscriptions.note_changes()
                 self._end_build(identity)
             elif build.catch_up(self._engine.epoch):
                 if build.unpassed(self._engine.positions):

@@ -157,6 +157,7 @@ class _Composition:
             engine=self._engine,
             builds=self._builds,
             failures=self._failures,
+            schema_recovery=self._schema_recovery,
             mute=self._mute,
             external_sources=self._external_sources,
             sink_workers=self._sink_workers,
@@ -192,7 +193,7 @@ class _Composition:
             builds=self._builds,
             staging=self._staging,
             change_logs=self._change_logs,
-            complete_failed=self._subscriptions.complete_failed,
+            subscriptions=self._subscriptions,
         )
 
     def _compose_live_views(self) -> None:

@@ -20,6 +20,7 @@ from service.backfill.builds import Builds
 from service.engine.engine import Engine, ViewDefinition
 from service.ingest.external_sources import ExternalSources
 from service.metrics.metrics import PipelineMetrics
+from service.pipeline.schema_change_recovery import SchemaChangeRecovery
 from service.pipeline.sink_mute import SinkMute
 from service.pipeline.sink_writer import SinkWriter
 from service.pipeline.view_failures import Failures
@@ -47,6 +48,7 @@ class Epochs:
         engine: Engine,
         builds: Builds,
         failures: Failures,
+        schema_recovery: SchemaChangeRecovery,
         mute: SinkMute,
         external_sources: ExternalSources,
         sink_workers: SinkWorkers,
@@ -57,6 +59,7 @@ class Epochs:
         self._engine = engine
         self._builds = builds
         self._failures = failures
+        self._schema_recovery = schema_recovery
         self._mute = mute
         self._external_sources = external_sources
         self._sink_workers = sink_workers
@@ -178,7 +181,9 @@ class Epochs:
         before = engine.epoch
         epoch = engine.step(replace(batch, changes=[], later=self._chunks_for_builds(batch)))
         failpoint("epoch.step.after")
+        epoch, changed = self._take_out_changed(epoch)
         epoch, failed = self.take_out_failed(epoch)
+        failed += changed
         self._metrics.epoch_stepped(batch, time.perf_counter() - started)
         if self._mute:
             # The sink has all of this already; keep the number of the epoch.
@@ -206,6 +211,18 @@ class Epochs:
             return SourceBatch(position, [], 0, 0) if position else None
         is_read = source in positions.by_source
         return SourceBatch(0, [], 0, 0, source=source, positions={}) if is_read else None
+
+    def _take_out_changed(self, epoch: SinkEpoch) -> tuple[SinkEpoch, list[ViewDefinition]]:
+        """Take out the views whose tables changed while this epoch was stepped; return these too.
+
+        PostgreSQL evaluates under the names of its present catalog. So a failure may only show
+        that these changed, and whole rows of before a change may have got names of after it.
+        """
+        views = self._engine.views.values()
+        if not self._engine.has_refused and not any(d.plan.row_types for d in views):
+            return epoch, []
+        taken = self._schema_recovery.take_out_changed()
+        return epoch.without({d.table.relation for d in taken}) if taken else epoch, taken
 
     def take_out_failed(self, epoch: SinkEpoch) -> tuple[SinkEpoch, list[ViewDefinition]]:
         """Fail the views that this epoch could not step, and their readers; return these too.

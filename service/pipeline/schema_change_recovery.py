@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dataflow.errors import SourceError, TidemarkError
+from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from service.engine.engine import ViewDefinition
 from service.ingest.table_watch import SourceWatch, TablesChanged
 from service.pipeline.reconciler import CatalogReconciler
 from service.pipeline.view_failures import Failures
+from service.runtime.log import log
 from service.sinks.sink_workers import SinkWorkers
 from storage.failpoints import failpoint
 
@@ -48,6 +49,27 @@ class SchemaChangeRecovery:
             readers = self._failures.readers_of(error.relation)
             return self._recover({d.building: error for d in readers})
         return self._failures.fail_readers(error)
+
+    def take_out_changed(self) -> list[ViewDefinition]:
+        """Check the catalog, and take out the views that cannot continue; part of the open epoch.
+
+        Nothing is taken out while the catalog cannot be read.
+        """
+        try:
+            self._watch.refresh()
+        except TablesChanged as error:
+            return self._taken_out(error)
+        except TemporaryError as error:
+            log.warning("source.retry", code=error.code)
+        return []
+
+    def _taken_out(self, error: TablesChanged) -> list[ViewDefinition]:
+        try:
+            return self.take_out(error)
+        except TemporaryError as again:
+            # Nothing can be decided now: the next check finds the same.
+            log.warning("source.retry", code=again.code)
+            return []
 
     def note_names(self) -> None:
         """Report renamed tables and columns to the views' users."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from connectors.postgres.sink.postgres_sink import PostgresSink
 from connectors.sink import NOT_STAGED
 from service.backfill.builds import Builds
-from service.engine.definition import ViewDefinition
 from service.pipeline.epochs import Epochs
+from service.pipeline.source_subscriptions import SourceSubscriptions
 from service.pipeline.view_failures import Failures
 from service.subscriptions.change_log_writers import ChangeLogs
 
@@ -16,8 +14,7 @@ from service.subscriptions.change_log_writers import ChangeLogs
 class SinkRefusals:
     """Used by the pipeline's thread.
 
-    staging: a session of the sink for everything but epochs. complete_failed: called with views
-    that have left the engine.
+    staging: a session of the sink for everything but epochs.
     """
 
     def __init__(
@@ -28,25 +25,28 @@ class SinkRefusals:
         builds: Builds,
         staging: PostgresSink,
         change_logs: ChangeLogs,
-        complete_failed: Callable[[Sequence[ViewDefinition]], None],
+        subscriptions: SourceSubscriptions,
     ) -> None:
         self._epochs = epochs
         self._failures = failures
         self._builds = builds
         self._staging = staging
         self._change_logs = change_logs
-        self._complete_failed = complete_failed
+        self._subscriptions = subscriptions
 
     def resolve(self) -> None:
         """Take out the views that the sink has refused since the last call."""
         writer = self._epochs.writer
         errors = writer.refusals()
+        if errors:
+            # Rows that do not fit may be those of a changed table.
+            self._subscriptions.note_changes()
         for error in errors:
             if error.code == NOT_STAGED:
                 failed = self._failures.degrade(self._failures.readers_of(error.relation), error)
             else:
                 failed = self._failures.fail_readers(error)
-            self._complete_failed(failed)
+            self._subscriptions.complete_failed(failed)
             for definition in failed:
                 # The staged rows of a version that is being built were not refused.
                 if definition.identity not in self._builds:

@@ -86,6 +86,17 @@ class SourceSubscriptions:
             if not self.fail_readers(error):
                 raise
 
+    def note_changes(self) -> None:
+        """Probe the tables before a failure is reported: their change may be its reason.
+
+        Then the views have left already, to be rebuilt. Nothing is noted while the catalog cannot
+        be read.
+        """
+        try:
+            self.probe_tables()
+        except TemporaryError as error:
+            log.warning("source.retry", code=error.code)
+
     def release(self, relations: Sequence[Relation]) -> None:
         """Stop watching relations that no view reads any more; after the last view, drop the
         slot.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from connectors.postgres.replication.table_facts import ColumnFacts, TableFacts
 from dataflow.errors import SourceError
-from dataflow.schema import Relation
+from dataflow.schema import Relation, RowType
 
 _REPLACE = "replace the view with one that fits the table, or drop it"
 _REBUILD = "rebuild the view, or replace it with one that fits the table"
@@ -28,15 +28,17 @@ def why_lost(
     before: TableFacts,
     now: TableFacts | None,
     is_reported: Callable[[int, int], bool] = lambda xid, oid: False,
+    *,
+    row: RowType | None = None,
 ) -> SourceError | None:
     """Return why a reader of these columns cannot continue; None if it can.
 
     is_reported(xid, oid): True if the stream reports that this transaction truncated the whole
-    table.
+    table. row: the table's row type, if the reader uses whole rows as values.
 
     SourceError source.table_missing, source.not_published, source.published_again,
     source.publication_altered, source.column_dropped, source.column_changed, source.key_changed,
-    source.table_rewritten, source.partitions_changed.
+    source.row_type_changed, source.table_rewritten, source.partitions_changed.
     """
     if now is None:
         return _error(
@@ -70,7 +72,11 @@ def why_lost(
         error = _column_error(relation, position, numbers[position], before, now)
         if error is not None:
             return error
-    return key_error(relation, numbers, now) or _parts_error(relation, before, now, is_reported)
+    return (
+        key_error(relation, numbers, now)
+        or _row_error(relation, row, now)
+        or _parts_error(relation, before, now, is_reported)
+    )
 
 
 def _gap_error(relation: Relation, before: TableFacts, now: TableFacts) -> SourceError | None:
@@ -145,6 +151,23 @@ def _is_rewritten(before: TableFacts, now: TableFacts) -> bool:
     return now.file != before.file or any(
         now.parts[part].file != before.parts[part].file for part in both
     )
+
+
+def _row_error(relation: Relation, row: RowType | None, now: TableFacts) -> SourceError | None:
+    """Return an error if whole rows are values of another type now: their text has the names of
+    the columns, and the type has the table's name."""
+    if row is None:
+        return None
+    columns = tuple(c.field.name for _, c in sorted(now.columns.items()))
+    changed = ""
+    if (relation.name.schema, relation.name.name) != (now.schema, now.name):
+        changed = f'the table is now called "{now.title}"'
+    elif columns != row.columns:
+        changed = f"its columns were {', '.join(row.columns)} and are {', '.join(columns)}"
+    if not changed:
+        return None
+    what = "has another row type, and its whole rows are values in the query"
+    return _error(relation, what, code="source.row_type_changed", detail=changed)
 
 
 def key_error(relation: Relation, numbers: Sequence[int], now: TableFacts) -> SourceError | None:

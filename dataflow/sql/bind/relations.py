@@ -25,7 +25,7 @@ from dataflow.plan.nodes import (
 from dataflow.plan.outer_refs import inward, moved
 from dataflow.plan.properties.nullability import is_nullable
 from dataflow.plan.trees import shifted
-from dataflow.schema import Field
+from dataflow.schema import Field, RowType
 from dataflow.sql.bind.analysis import Analysis, Table
 from dataflow.sql.bind.blocks import apply_conditions, block_atom, column_atom
 from dataflow.sql.bind.calls import equality, native_call
@@ -145,13 +145,21 @@ class Relations:
             self._context.warn(DROPPED)
             entry = replace(entry, order=())
         entry = _aliased(replace(entry, visible=(Visible(node.name, entry.star),)), node)
+        if entry.visible[0].alias not in self._rows:
+            return entry
         return self._with_row(entry, self._row_type(node))
 
     def _row_type(self, node: exp.Table) -> str:
-        """Return the name of a relation's row type; "" if it has none."""
+        """Return the name of a relation's row type, which is a value now; "" if it has none."""
         found = self._context.relations.get((node.db, node.name, self._is_ordered))
         is_nameless = isinstance(found, Table) and not found.has_row_type
-        return f"{quoted(node.db)}.{quoted(node.name)}" if node.db and not is_nameless else ""
+        if not node.db or is_nameless:
+            return ""
+        if isinstance(found, Table):
+            name = found.relation.name
+            row = RowType(name, tuple(column for column, _ in found.columns))
+            self._context.row_types[name] = row
+        return f"{quoted(node.db)}.{quoted(node.name)}"
 
     def _with_row(self, entry: FromEntry, type_name: str, *, is_join: bool = False) -> FromEntry:
         alias = entry.visible[0].alias if entry.visible else ""
@@ -180,6 +188,7 @@ class Relations:
         above = self._context
         context = Context(above.analyzer, found.text, above.query, warnings=above.warnings)
         context.relations, context.pinned = above.relations, above.pinned
+        context.row_types = above.row_types
         context.calling(found)
         check_routines(context, found)
         query = parse(found.text)

@@ -19,7 +19,7 @@ from dataflow.lexer import find_words, on_one_line
 from dataflow.plan.nodes import Apply, Join, Plan, Project, SortKey
 from dataflow.plan.outer_refs import Levels, moved
 from dataflow.plan.properties.nullability import is_nullable
-from dataflow.schema import Field
+from dataflow.schema import Field, RelationName, RowType
 from dataflow.sql.bind.analysis import Analysis, Analyzer, Table
 from dataflow.sql.bind.zoned_calls import check_alike
 from dataflow.sql.parse.shapes import span_of
@@ -38,8 +38,9 @@ class Context:
     ordinary views resolved so far, by schema and name. aggregates, set_functions: names of the
     called functions. row_names, named_rows: see Analysis. has_stable: a called function may give
     another result later, despite our settings. has_own: a called function may be replaced by its
-    owner. pinned: constants by their text, in either case. enclosing: the scopes whose rows may be
-    read, the nearest last; levels: which of them a plan does read.
+    owner. pinned: constants by their text, in either case. row_types: of the base tables whose
+    whole rows are values, by table. enclosing: the scopes whose rows may be read, the nearest last;
+    levels: which of them a plan does read.
     """
 
     analyzer: Analyzer
@@ -53,6 +54,7 @@ class Context:
     relations: dict[tuple[str, str, bool], FromEntry | Table] = field(default_factory=dict)
     set_functions: frozenset[str] = frozenset()
     pinned: dict[str, str] = field(default_factory=dict)
+    row_types: dict[RelationName, RowType] = field(default_factory=dict)
     row_names: tuple[tuple[str, tuple[str, ...]], ...] = ()
     named_rows: tuple[int, ...] = ()
 

@@ -16,7 +16,7 @@ from dataflow import errors
 from dataflow.expressions import ir
 from dataflow.live_tables import TableLocation
 from dataflow.plan import nodes as plan
-from dataflow.schema import Field, Relation, RelationName
+from dataflow.schema import Field, Relation, RelationName, RowType
 from dataflow.shared import StateLocation
 from dataflow.types import SqlType, TypeKind
 from service.engine.definition import ComputedView, StateLayout, ViewDefinition
@@ -42,6 +42,7 @@ _SQL = (
         Relation,
         "name oid fields key is_full row_estimate is_append numbers is_single",
     ),
+    _type("sql.row_type", RowType, "table columns"),
 )
 _EXPRESSIONS = (
     _type("expression.column", ir.ColumnRef, "index type name"),
@@ -106,7 +107,11 @@ _PLANS = (
     _type("plan.recursive", plan.Recursive, "name base step is_distinct fields"),
     _type("plan.loop", plan.Loop, "name inputs body keys fields"),
     _type("plan.apply", plan.Apply, "kind left right residual fields"),
-    _type("plan.view", plan.ViewPlan, "root key warnings evaluates pinned time_zone refresh_us"),
+    _type(
+        "plan.view",
+        plan.ViewPlan,
+        "root key warnings evaluates pinned time_zone refresh_us row_types",
+    ),
 )
 _VIEWS = (
     _type("view.table", SinkTable, "schema name fields key final"),

@@ -13,8 +13,9 @@ from connectors.postgres.replication.table_changes import renamed, why_lost
 from connectors.postgres.replication.table_facts import TableCatalog
 from connectors.postgres.session.session import Session
 from dataflow.errors import SourceError
-from dataflow.schema import Relation, RelationName
+from dataflow.schema import Relation, RelationName, RowType
 from dataflow.sql.bind.analysis import Table
+from dataflow.sql.planner import plan_view
 from tests.harness.postgres import Database
 from tests.harness.psql import roles
 
@@ -101,6 +102,22 @@ ENDS = {
     ),
     "CREATE TABLE child () INHERITS (t)": "source.partitions_changed",
 }
+# Of a reader of whole rows of t, besides ENDS of its columns.
+ROW_TYPES = (
+    "ALTER TABLE t ADD COLUMN x int",
+    "ALTER TABLE t ADD COLUMN g int GENERATED ALWAYS AS (a + 1) STORED",
+    "ALTER TABLE t RENAME COLUMN spare TO other",
+    "ALTER TABLE t RENAME COLUMN a TO c; ALTER TABLE t RENAME COLUMN spare TO a",
+    "ALTER TABLE t RENAME TO u",
+    "CREATE SCHEMA s; ALTER TABLE t SET SCHEMA s",
+)
+WHOLE = (
+    "SELECT id, to_jsonb(t) AS j FROM t",
+    "SELECT p.id, t::text AS s FROM p LEFT JOIN t ON t.id = p.id",
+    "SELECT p.id, (SELECT jsonb_agg(t) FROM t WHERE t.id > p.id) AS j FROM p",
+    "SELECT id FROM (SELECT id, j FROM told) AS s WHERE j ? 'spare'",
+    "WITH w AS (SELECT t AS whole FROM t) SELECT row_to_json(whole)::text AS j FROM w",
+)
 
 # Of the publication as a whole: both tables, also where it is as it was by the next look.
 ALTERED = (
@@ -190,6 +207,33 @@ def test_renames(every_database: Database, statements: str) -> None:
 @pytest.mark.parametrize("statements", ENDS)
 def test_views_cannot_continue(every_database: Database, statements: str) -> None:
     assert judge(every_database, statements) == ([ENDS[statements]], [])
+
+
+def whole_rows(database: Database, query: str) -> tuple[RowType, ...]:
+    """The row types that a query uses as values."""
+    with PostgresAnalyzer(database.dsn, "source") as analyzer:
+        return plan_view(query, analyzer).row_types
+
+
+@pytest.mark.parametrize("statements", ROW_TYPES)
+def test_the_row_type_is_another_one(database: Database, statements: str) -> None:
+    database.execute(TABLES)
+    database.execute("CREATE VIEW told AS SELECT id, to_jsonb(t) AS j FROM t")
+    table = relations(database)[0]
+    found = {whole_rows(database, query) for query in WHOLE}
+    assert found == {(RowType(table.name, ("a", "id", "b", "spare", "m", "z")),)}
+    assert whole_rows(database, "SELECT count(*) AS n, ROW(t.*)::text AS s FROM t GROUP BY 2") == ()
+    ((row,),) = found
+    catalog = TableCatalog(database.dsn, "watched")
+    _, before = catalog.read([table.oid], {})
+    run(database, statements)
+    _, now = catalog.read([table.oid], before)
+    catalog.close()
+    facts = before[table.oid], now[table.oid]
+    error = why_lost(table, used(table), *facts, row=row)
+    assert error is not None and error.code == "source.row_type_changed"
+    assert why_lost(table, used(table), *facts) is None
+    assert why_lost(table, used(table), before[table.oid], before[table.oid], row=row) is None
 
 
 @pytest.mark.parametrize("statements", ALTERED)
