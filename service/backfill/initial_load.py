@@ -41,6 +41,10 @@ class RowSink(Protocol):
         """Return the view's rows and the progress that they show; SinkError sink.no_progress."""
         ...
 
+    def renew_hashes(self, table: SinkTable) -> None:
+        """Give each row of a multiset the hash of its present text."""
+        ...
+
     def read_rows(self, table: SinkTable, *, is_checked: bool = False) -> Iterator[Delta]:
         """Return the view's rows."""
         ...
@@ -52,13 +56,14 @@ class LiveVersion:
 
     before: the view's current table. has_readers: True if live views read it. find_epoch: returns a
     committed epoch of the outbox. still_at: the epoch to which the sink was rewound, if any: then
-    the table does not change.
+    the table does not change. is_maintained: whether epochs still change the table.
     """
 
     before: SinkTable
     has_readers: bool
     find_epoch: Callable[[int], SinkEpoch | None]
     still_at: int | None = None
+    is_maintained: bool = True
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,9 @@ class InitialLoad:
         if still_at is None:
             self._await_epochs()
         self._require_desired()
+        if self.is_in_place and not live_version.is_maintained:
+            # Values may have another text since their rows were written.
+            self._sink.renew_hashes(before)
         try:
             with self._sink.rows_at(before, is_checked=self.is_in_place) as (progress, rows):
                 if still_at is None and progress.epoch >= (self.holds_after or 0):

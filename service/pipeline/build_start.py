@@ -230,7 +230,13 @@ class BuildStart:
             return None
         before = table_of(row)
         has_readers = bool(self._engine.readers_of(before.relation))
-        return LiveVersion(before, has_readers, self._engine.find_epoch, self._epochs.rewound_to)
+        return LiveVersion(
+            before,
+            has_readers,
+            self._engine.find_epoch,
+            self._epochs.rewound_to,
+            is_maintained=self._reconciler.live(row.identity) is not None,
+        )
 
 
 def _note_start(view: str, choice: EngineChoice) -> None:

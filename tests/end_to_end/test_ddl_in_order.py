@@ -380,3 +380,42 @@ def test_columns_in_use(case: Case) -> None:
     del queries["over_c"]
     check(case, queries)
     drop(case, list(OF_WIDE))
+
+
+OF_MOODS = {
+    "mood_rows": "SELECT m, v FROM moody",
+    "mood_groups": "SELECT m, count(*) AS n FROM moody GROUP BY m",
+    "mood_keyed": "SELECT id, m FROM moody",
+    "mood_past": "SELECT m FROM moody",
+}
+
+
+def test_labels_of_rows_without_a_key(case: Case) -> None:
+    """A stored row is found by the hash of its text, which a new label changes; so does somebody
+    who writes to the table."""
+    service, database = case
+    database.execute(
+        "CREATE TYPE mood AS ENUM ('lo', 'hi'); CREATE TABLE moody (id int PRIMARY KEY, m mood,"
+        " v int); INSERT INTO moody SELECT i, CASE WHEN i % 3 = 0 THEN 'hi' ELSE 'lo' END::mood,"
+        " i % 2 FROM generate_series(1, 30) i"
+    )
+    for name, query in OF_MOODS.items():
+        options = {"history": "1 day"} if name == "mood_past" else {}
+        service.create(name, query, backfill="local", **options)
+    database.execute("CREATE VIEW of_ours AS SELECT m FROM mood_rows")
+    database.execute("ALTER TYPE mood RENAME VALUE 'lo' TO 'low'")
+    check(case, OF_MOODS)
+    database.execute("DELETE FROM moody WHERE id < 5; UPDATE moody SET m = 'hi' WHERE id < 9")
+    check(case, OF_MOODS)
+    past = "SELECT count(*) FROM mood_past_history WHERE to_epoch IS NULL"
+    assert database.rows(past) == database.rows("SELECT count(*) FROM moody")
+    assert service.call("POST", "/views/mood_rows/pause?wait_s=30").json()["status"] == "paused"
+    ((hidden,),) = database.rows(
+        "SELECT table_oid::regclass::text FROM tidemark.tables WHERE name = 'mood_rows'"
+    )
+    database.execute(f"UPDATE {hidden} SET v = 7 WHERE v = 1; UPDATE moody SET v = 3 WHERE id = 9")
+    assert service.call("POST", "/views/mood_rows/resume?wait_s=60").json()["status"] == "live"
+    check(case, OF_MOODS)
+    database.execute("UPDATE moody SET v = v + 1; DROP VIEW of_ours")
+    check(case, OF_MOODS)
+    drop(case, [*OF_MOODS])

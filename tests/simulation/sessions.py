@@ -188,6 +188,9 @@ class SimSink(Session):
             raise SinkError("sink.no_progress", "no epoch has been written yet")
         yield progress, self._chunks(found)
 
+    def renew_hashes(self, table: SinkTable) -> None:
+        self.call("sink.renew_hashes", lambda: self._found(table))
+
     def _found(self, table: SinkTable) -> Table:
         found = self.database.tables.get((table.schema, table.name))
         # As ours reads by names of columns: those of another version are not there. Which of them

@@ -26,7 +26,7 @@ from connectors.postgres.schema.trigger_guard import Guards, guard_sql, require_
 from connectors.postgres.session.backend_probe import end_left
 from connectors.postgres.session.liveness_watchdog import Watched
 from connectors.postgres.session.session import connect, is_temporary, to_error, translated
-from connectors.postgres.sink import cut_over, history_tables, sink_tables
+from connectors.postgres.sink import cut_over, history_tables, row_hashes, sink_tables
 from connectors.postgres.sink.apply_deltas import (
     LOOKED_UP,
     Preparer,
@@ -443,6 +443,24 @@ class PostgresSink:
                 edge_us = window_edge(cursor, table)
                 rows = (closed_of(table, delta, edge_us) for delta in rows)
             yield found, rows
+
+    def renew_hashes(self, table: SinkTable) -> None:
+        """Give each row of a multiset the hash of its present text; nothing else may write to it
+        meanwhile.
+        """
+        if table.key:
+            return
+        self._ensure()
+        doing = f'cannot read view "{table.title}"'
+        with self._own_session(doing, _COPY_SETTINGS) as session, reading(table):
+            cursor = session.cursor()
+            lines = row_hashes.outdated(cursor, self._dsn, table)
+            session.rollback()
+            if lines:
+                self._require(session)
+                history = Histories(self._key).find(cursor, table)
+                row_hashes.renew(cursor, table, history, lines)
+                session.commit()
 
     def row_count(self, table: SinkTable) -> int:
         """Return about how many rows the view has; exact while it is small and not locked."""

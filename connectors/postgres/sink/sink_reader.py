@@ -42,22 +42,29 @@ def rows_of(
     if not target.is_multiset:
         yield from _keyed_rows(cursor, dsn, table)
         return
-    hash_column, *columns = target.columns
-    types = [TEXT, *(c.type for c in columns)]
-    names = ", ".join(quote_name(c.name) for c in columns)
-    selected = f"replace({quote_name(hash_column.name)}::text, '-', ''), {names}"
-    for hashes, counts, *own in _chunks(cursor, dsn, (table, selected), types):
-        delta = Delta(own, counts.values)
-        if is_checked and _digits(hashes) != _digits(_hashes_of(delta)):
+    for hashes, delta in hashed_rows_of(cursor, dsn, table):
+        if is_checked and _digits(hashes) != _digits(hashes_of(delta)):
             raise SinkError(
                 "sink.row_changed",
                 f'table "{target.schema}.{target.name}" has rows that were changed',
-                hint="someone else wrote to it; drop the view and create it again",
+                detail="someone else wrote to it, or the text of a value has changed",
+                hint="pause the view, and resume it: it is then rebuilt from its sources",
             )
         yield delta
 
 
-def _hashes_of(rows: Delta) -> Column:
+def hashed_rows_of(cursor: Any, dsn: str, table: SinkTable) -> Iterator[tuple[Column, Delta]]:
+    """Yield a multiset's rows in chunks as (their stored hashes, without dashes; the rows)."""
+    hash_column, *columns = target_of(table).columns
+    types = [TEXT, *(c.type for c in columns)]
+    names = ", ".join(quote_name(c.name) for c in columns)
+    selected = f"replace({quote_name(hash_column.name)}::text, '-', ''), {names}"
+    for hashes, counts, *own in _chunks(cursor, dsn, (table, selected), types):
+        yield hashes, Delta(own, counts.values)
+
+
+def hashes_of(rows: Delta) -> Column:
+    """Return the hashes under which a multiset's rows are stored, without dashes."""
     return copy_text.uuid_texts(*row_hashes(rows.columns, len(rows)))
 
 
