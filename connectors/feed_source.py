@@ -144,6 +144,15 @@ class SourceFeed(Protocol):
         """
         ...
 
+    @property
+    def has_succeeded(self) -> bool:
+        """Return True once the source has answered for each relation since the feed was opened.
+
+        It has handed out what it read, or the source has nothing new. So what has ended an earlier
+        feed is over, whether or not anything changes at the source.
+        """
+        ...
+
     def close(self) -> None:
         """Stop reading and end the threads."""
         ...
@@ -442,6 +451,11 @@ class RangePlanner(Protocol):
 
     @property
     def skipped(self) -> int:
+        """See SourceFeed."""
+        ...
+
+    @property
+    def has_succeeded(self) -> bool:
         """See SourceFeed."""
         ...
 

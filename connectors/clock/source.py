@@ -178,6 +178,7 @@ class ClockFeed:
 
     skipped = 0
     lag = 0
+    has_succeeded = True
 
     def __init__(
         self, source: ClockSource, positions: FeedPositions, on_ready: Callable[[], None]

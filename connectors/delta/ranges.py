@@ -228,6 +228,11 @@ class DeltaRanges:
         """See SourceFeed: in versions."""
         return sum(max(0, t.end - t.position.version) for t in self._tables.values())
 
+    @property
+    def has_succeeded(self) -> bool:
+        """See SourceFeed: a run reads to the fixed ends, or fails."""
+        return True
+
     def has_unread(self) -> bool:
         """See RangePlanner."""
         return any(table.has_unread for table in self._tables.values())

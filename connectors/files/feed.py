@@ -28,10 +28,13 @@ _MAX_LOOKING = 0.2
 class _Reader:
     """The thread of one relation and its output; `read` and `error` are guarded by the
     feed's lock.
+
+    has_succeeded: a piece was taken, or a listing has ended.
     """
 
     def __init__(self, watch: FolderWatch, pause_s: float, feed: FilesFeed) -> None:
         self.watch = watch
+        self.has_succeeded = False
         self.read: deque[Piece] = deque()
         self.error: BaseException | None = None
         self._pause_s = pause_s
@@ -52,6 +55,7 @@ class _Reader:
                 for piece in self.watch.poll():
                     if not self._feed.put(self, piece):
                         return
+                self.has_succeeded = True
                 listed_s = time.monotonic() - started
                 if self._feed.pause(max(self._pause_s, listed_s / _MAX_LOOKING)):
                     return
@@ -94,6 +98,11 @@ class FilesFeed:
     def skipped(self) -> int:
         """See SourceFeed."""
         return sum(f.watch.skipped for f in self._readers.values())
+
+    @property
+    def has_succeeded(self) -> bool:
+        """See SourceFeed."""
+        return all(f.has_succeeded and f.error is None for f in self._readers.values())
 
     def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
         """Return what has been read, in whole pieces; see SourceFeed."""
@@ -162,6 +171,7 @@ class FilesFeed:
                 if last is not None and reader.read[0].event > last:
                     break
                 piece = reader.read.popleft()
+                reader.has_succeeded = True
                 self._held_bytes -= piece.nbytes()
                 rows += piece.rows
                 pieces.append(piece)

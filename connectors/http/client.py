@@ -114,7 +114,7 @@ def next_request(request: Request, page_url: str) -> Request:
         raise SourceError(
             "http.other_host",
             f"{_shown(request)} names a next page on another server",
-            detail=secrets.hide(f"{url.scheme}://{url.host}"),
+            detail=secrets.hide(_server(url)),
             hint="declare the server that has all pages",
         )
     # The URL has all parameters that the server wants.
@@ -175,4 +175,13 @@ def _next(answer: httpx.Response) -> str:
 def _shown(request: Request) -> str:
     """Return the request without its parameters, which may hold secrets."""
     url = httpx.URL(request.url)
-    return f"{request.method} {url.scheme}://{url.host}{url.path}"
+    return f"{request.method} {_server(url)}{url.path}"
+
+
+def _server(url: httpx.URL) -> str:
+    """Return the scheme, host and port of a URL, without a user.
+
+    >>> _server(httpx.URL("http://me:secret@[::1]:8080/v1?key=secret"))
+    'http://[::1]:8080'
+    """
+    return f"{url.scheme}://{url.netloc.decode()}"

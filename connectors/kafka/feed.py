@@ -120,6 +120,7 @@ class KafkaFeed:
         self._markers: _ReadAhead | None = None
         self._until: FeedPositions | None = None
         self._failure: TidemarkError | None = None
+        self._has_emitted = False
 
     @property
     def lag(self) -> int:
@@ -140,6 +141,13 @@ class KafkaFeed:
         awaited = [self._ahead, *([self._markers] if self._buffer.needs_more else [])]
         unread = sum(one.unread + one.waiting for one in awaited)
         return self._buffer.overdue(self._options.transaction_wait_s, unread)
+
+    @property
+    def has_succeeded(self) -> bool:
+        """See SourceFeed."""
+        found = [one for one in (self._ahead, self._markers) if one is not None]
+        is_answered = bool(found) and all(one.has_answers for one in found)
+        return is_answered and self._failure is None and (self._has_emitted or not self.lag)
 
     def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
         """See SourceFeed."""
@@ -257,6 +265,7 @@ class KafkaFeed:
             raise self._failure
         if self._buffer is not None:
             notes |= self._buffer.note()
+        self._has_emitted = True
         return SourceBatch(
             0,
             changes,
@@ -310,7 +319,7 @@ class _ReadAhead:
     """The thread that reads ahead, and its buffer.
 
     unread: offsets that it has not read. waiting: records in the buffer. is_finished: all ends were
-    reached. before: runs first on the thread, while it is still needed.
+    reached. has_answers: see Reader. before: runs first on the thread, while it is still needed.
     """
 
     def __init__(
@@ -323,7 +332,7 @@ class _ReadAhead:
     ) -> None:
         self.unread = 0
         self.waiting = 0
-        self.is_finished = False
+        self.is_finished = self.has_answers = False
         self._client = client
         self._options = options
         self._spans = spans
@@ -382,6 +391,7 @@ class _ReadAhead:
                     self.unread = reader.unread()
                 turn += 1
                 self._put(chunks)
+                self.has_answers = reader.has_answers
             self.is_finished = reader.is_done
         finally:
             reader.close()

@@ -251,6 +251,7 @@ class KafkaRanges:
         self._dead = DeadTopic(client)
         self._failure: TidemarkError | None = None
         self._affordable = FIRST_RECORDS
+        self._has_emitted = False
         self._relations: dict[str, _Relation] = {}
         for own in relations:
             name = own.name.name
@@ -276,6 +277,12 @@ class KafkaRanges:
     def lag(self) -> int:
         """See SourceFeed."""
         return self._lag
+
+    @property
+    def has_succeeded(self) -> bool:
+        """See SourceFeed: the ends of the logs are known, and something or all was read."""
+        is_listed = self._ends is None or bool(self._ends.known)
+        return is_listed and self._failure is None and (self._has_emitted or not self._lag)
 
     def has_unread(self) -> bool:
         """See RangePlanner."""
@@ -362,6 +369,7 @@ class KafkaRanges:
         for one in self._relations.values():
             notes |= epochs_note(one.epochs, one.name, one.position())
         self._learn_size([result.facts for result in results])
+        self._has_emitted = True
         found = Delta.concat([Delta.empty(REJECTED_KINDS), *rejected])
         return SourceBatch(
             0,

@@ -103,6 +103,7 @@ class Reader:
         self._spans = {span.topic: span for span in spans}
         self._down: list[KafkaError] = []
         self._open = set()
+        self._answered: set[tuple[str, int]] = set()
         self._first: list[Chunk] = []
         self._early: dict[tuple[str, int], int] = {}
         self._checked = self._moved = time.monotonic()
@@ -116,6 +117,11 @@ class Reader:
             and not self._first
             and all(span.ends is not None for span in self._spans.values())
         )
+
+    @property
+    def has_answers(self) -> bool:
+        """Return True if of every partition a record has arrived, or that there is none."""
+        return self._open <= self._answered
 
     def take(self, timeout_s: float) -> list[Chunk]:
         """Return what has arrived, at most one chunk a relation; wait if there is nothing."""
@@ -202,6 +208,8 @@ class Reader:
         good = [record for record in found if record.error() is None]
         if self._early:
             self._refuse_earlier(good)
+        if not self.has_answers:
+            self._answered.update((record.topic(), record.partition()) for record in good)
         by_topic: dict[str, list[Any]] = {}
         if len(self._spans) == 1 and good:
             by_topic[next(iter(self._spans))] = good
@@ -220,6 +228,7 @@ class Reader:
                 # It is our log, but it may end before our position.
                 self._consumer.seek(Partition(record.topic(), record.partition(), start))
                 continue
+            self._answered.add((record.topic(), record.partition()))
             nexts.setdefault(record.topic(), {})[record.partition()] = record.offset()
         chunks = []
         for topic in {**by_topic, **nexts}:

@@ -85,7 +85,7 @@ class MySqlFeed:
         self._until: FeedPositions | None = None
         self._failure: TidemarkError | None = None
         self._emitted_at = 0.0
-        self._has_moved = False
+        self._has_moved = self._has_emitted = False
         # Transactions that wait: until all relations are at one position, or a large one.
         self._unaligned: list[Transaction] = []
 
@@ -93,6 +93,12 @@ class MySqlFeed:
     def lag(self) -> int:
         """Rows that were read and that no batch has held yet."""
         return 0 if self._ahead is None else self._ahead.waiting
+
+    @property
+    def has_succeeded(self) -> bool:
+        """See SourceFeed: a transaction was passed, or the log has none."""
+        is_read = self._ahead is not None and self._ahead.is_at_end and not self._ahead.waiting
+        return self._failure is None and (self._has_emitted or is_read)
 
     def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
         """See SourceFeed."""
@@ -166,6 +172,7 @@ class MySqlFeed:
             changes, rejected, _ = self._decoded(passed)
             if not passed:
                 raise self._failure
+        self._has_emitted = True
         self._move(positions)
         if not changes and not rejected:
             return self._idle_batch()
@@ -185,6 +192,7 @@ class MySqlFeed:
             if failed is not None:
                 raise failed
             rejected += more
+        self._has_emitted = True
         self._move(positions)
         if not passed.names:
             passed.transaction.close()

@@ -27,7 +27,8 @@ FETCH_ROWS = 4096
 
 Row = tuple[bytes | None, ...]
 
-_LOGIN = {1045, 1251, 1698, 2059, 2061}
+# Wrong, of an unknown kind, expired, of a locked account, or from a host that is not admitted.
+_LOGIN = {1045, 1130, 1251, 1698, 1820, 1862, 2059, 2061, 3118, 4151}
 _PRIVILEGE = {1044, 1142, 1143, 1227, 1370, 4105}
 _TLS = {2026, 3159}
 _GONE = {1146, 1049}

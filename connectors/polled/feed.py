@@ -47,7 +47,7 @@ class SelectiveFetch(Protocol):
 class Watch:
     """A relation, what of it was emitted, and how it is read. step: read and not yet taken.
 
-    on_end: called by the thread when it ends.
+    is_read: it was polled since the feed was opened. on_end: called by the thread when it ends.
     """
 
     relation: Relation
@@ -58,6 +58,7 @@ class Watch:
     on_end: Callable[[], None] = lambda: None
     error: BaseException | None = None
     skipped: int = 0
+    is_read: bool = False
 
 
 def fetched(watch: Watch) -> Fetched:
@@ -110,6 +111,11 @@ class PolledFeed:
         """Malformed records of the newest polls that are not reported."""
         return sum(watch.skipped for watch in self._watches.values())
 
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether each relation was polled, and no thread has failed since; see SourceFeed."""
+        return all(watch.is_read and watch.error is None for watch in self._watches.values())
+
     def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
         """Return what the polls of one relation have changed; see SourceFeed."""
         with self._lock:
@@ -148,9 +154,11 @@ class PolledFeed:
                 found = fetched(watch)
                 watch.skipped = found.skipped
                 step = watch.contents.after(watch.relation, found)
+                is_first, watch.is_read = not watch.is_read, True
                 if step.contents is not watch.contents:
                     with self._lock:
                         watch.step = step
+                if is_first or watch.step is not None:
                     self._on_ready()
         except BaseException as error:
             with self._lock:

@@ -51,6 +51,7 @@ class StreamFeed:
         self.gaps = 0
         self._source = source
         self._turn = 0
+        self._has_emitted = False
         owners = {(name, str(position["pin"])) for name, position in positions.items()}
         self._dropped = {name: None for name in notes if owner_of(name) not in owners}
         self._readings = []
@@ -83,6 +84,13 @@ class StreamFeed:
     def lag(self) -> int:
         """Messages that no batch has held yet."""
         return sum(one.inbox.unread for one in self._readings)
+
+    @property
+    def has_succeeded(self) -> bool:
+        """See SourceFeed: each connection is open, and nothing that it sent stops a relation."""
+        return all(one.inbox.is_open and one.failure is None for one in self._readings) and (
+            self._has_emitted or not self.lag
+        )
 
     def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
         """Return messages of one relation, in turn; see SourceFeed."""
@@ -142,7 +150,7 @@ class StreamFeed:
         return items[:at]
 
     def _passed(self, one: _Reading, items: Sequence[Item], rows: MessageRows) -> SourceBatch:
-        one.last = items[-1]
+        one.last, self._has_emitted = items[-1], True
         self.gaps += sum(item.is_gap for item in items)
         self.skipped += rows.skipped
         position = {one.options.name: one.last.position(one.pin)}

@@ -122,6 +122,11 @@ class Inbox:
         return self._thread.is_alive() and not self._is_over
 
     @property
+    def is_open(self) -> bool:
+        """Whether a connection is open."""
+        return self._link is not None and self._error is None
+
+    @property
     def is_over(self) -> bool:
         """Whether it was closed."""
         return self._is_over

@@ -109,7 +109,12 @@ def pipeline_problem(inputs: StatusInputs, group: str) -> ProblemModel | None:
         detail = f"exit code {reported['code']}" if reported.get("code") is not None else ""
         return _problem(what, detail, "see its log", code="pipeline.restarting")
     is_new = group not in inputs.figures
-    if is_stale(inputs.figures.get(group)) and not (inputs.is_young or is_new):
+    if not is_stale(inputs.figures.get(group)) or is_new:
+        return None
+    if inputs.compiling:
+        hint = "nothing: the pipeline starts once they are compiled"
+        return _problem(inputs.compiling, "", hint, code="kernels.compiling")
+    if not _is_begun(inputs, group):
         what = f"{name} has not reported within the last {STALE_S:g} s"
         hint = "see its log, and check whether the machine is overloaded"
         return _problem(what, "", hint, code="pipeline.silent")
@@ -122,8 +127,18 @@ def is_starting(inputs: StatusInputs) -> bool:
         return True
     figures = inputs.figures.get(DEFAULT_GROUP)
     is_reported = figures is not None and "refused" in figures
-    is_waited_for = inputs.is_young and is_stale(figures) and not is_reported
+    is_waited_for = _is_begun(inputs, DEFAULT_GROUP) and is_stale(figures) and not is_reported
     return is_waited_for and pipeline_problem(inputs, DEFAULT_GROUP) is None
+
+
+def _is_begun(inputs: StatusInputs, group: str) -> bool:
+    """Return True if a group's pipeline may have started too lately for a report.
+
+    After the compilation of kernels it starts long after this process.
+    """
+    started_at = inputs.processes.get(_child_of(group), {}).get("started_at")
+    is_late = started_at is not None and time.monotonic() - started_at < STALE_S
+    return inputs.is_young or is_late
 
 
 def _child_of(group: str) -> str:

@@ -33,6 +33,7 @@ from service.ingest.ranged_feed import open_feed
 from service.ingest.source_requirements import SourceRequirements
 from service.metrics.metrics import Reach
 from service.runtime.log import log
+from service.runtime.outage import Outage
 from service.runtime.runtime import RUNTIME, Runtime
 from service.views.requested_changes import problem_facts
 from storage.backoff import Backoff
@@ -44,8 +45,6 @@ JITTER = (0.75, 1.25)
 # A malformed record stops its source if its options say so; the views stay unchanged.
 STOPPING = frozenset({"source.bad_record"})
 
-RUNNING, RETRYING, STOPPED = "running", "retrying", "stopped"
-
 
 @dataclass
 class ExternalStatus:
@@ -55,14 +54,23 @@ class ExternalStatus:
     lag: approximate number of unread records. reached: up to when it was read.
     """
 
-    status: str = RUNNING
-    error: TidemarkError | None = None
+    outage: Outage
     rows: int = 0
     rejected: int = 0
     skipped: int = 0
     gaps: int = 0
     lag: int = 0
     reached: Reach = field(default_factory=Reach)
+
+    @property
+    def status(self) -> str:
+        """Return RUNNING, RETRYING or STOPPED."""
+        return self.outage.status
+
+    @property
+    def error(self) -> TidemarkError | None:
+        """Return why it is not read; None while it is."""
+        return self.outage.error
 
     def facts(self) -> dict[str, object]:
         """Return the status in the form of the metrics."""
@@ -82,11 +90,11 @@ class ExternalStatus:
 @dataclass
 class _OpenSource:
     source: FeedSource
-    backoff: Backoff
+    outage: Outage
+    status: ExternalStatus
     relations: dict[RelationName, Relation] = field(default_factory=dict)
     feed: SourceFeed | None = None
     retry_at: float = 0.0
-    status: ExternalStatus = field(default_factory=ExternalStatus)
     # Counted by earlier feeds.
     skipped: int = 0
     gaps: int = 0
@@ -191,7 +199,9 @@ class ExternalSources:
         for name, relations in desired.items():
             opened = self._sources.get(name)
             if opened is None:
-                opened = self._sources[name] = _OpenSource(self._make(name), self._backoff())
+                outage = self._outage(name)
+                opened = _OpenSource(self._make(name), outage, ExternalStatus(outage))
+                self._sources[name] = opened
             if opened.relations.keys() != relations.keys():
                 opened.close()
                 opened.retry_at = 0.0
@@ -211,6 +221,7 @@ class ExternalSources:
             opened = self._sources[name]
             opened.close()
             opened.source = self._make(name)
+            opened.outage.begin_again()
             opened.retry_at = 0.0
         self.require()
 
@@ -298,11 +309,11 @@ class ExternalSources:
             return None
         problem = problem_of(opened.feed)
         if problem is not None:
-            self._report(opened, problem)
-        elif batch is not None:
-            self._report_running(opened)
+            opened.outage.held_back(problem)
+        elif opened.feed.has_succeeded:
+            opened.outage.over()
         if batch is None:
-            if not opened.feed.lag:
+            if opened.feed.has_succeeded and not opened.feed.lag:
                 opened.status.reached.moved(self._runtime.time())
             return None
         opened.status.reached.moved(batch.commit_time_us / 1e6 or None)
@@ -310,7 +321,6 @@ class ExternalSources:
         if gaps > opened.status.gaps:
             opened.status.gaps = gaps
             log.warning("source.gap", source=name, gaps=gaps)
-        opened.backoff.reset()
         opened.status.rows += batch.rows
         opened.status.rejected += 0 if batch.rejected is None else len(batch.rejected)
         return batch
@@ -329,30 +339,12 @@ class ExternalSources:
         return True
 
     def _pause(self, opened: _OpenSource, error: TidemarkError) -> None:
-        if error.is_temporary:
-            opened.status.status, pause_s = RETRYING, opened.backoff.next_s()
-        else:
-            # A source that fails after a repair fails for the first time.
-            opened.backoff.reset()
-            opened.status.status, pause_s = STOPPED, STOPPED_S * self._runtime.draw(*JITTER)
-        opened.retry_at = self._runtime.monotonic() + pause_s
-        if str(opened.status.error) != str(error):
-            log.warning("source.retry", source=opened.source.name, code=error.code, pause_s=pause_s)
-        opened.status.error = error
+        opened.retry_at = self._runtime.monotonic() + opened.outage.failed(error)
 
-    def _report(self, opened: _OpenSource, problem: TidemarkError) -> None:
-        """Report that a feed holds back records for too long; it is read on."""
-        if str(opened.status.error) != str(problem):
-            log.warning("source.held_back", source=opened.source.name, code=problem.code)
-        opened.status.status, opened.status.error = STOPPED, problem
-
-    def _report_running(self, opened: _OpenSource) -> None:
-        if opened.status.error is not None:
-            log.info("source.running", source=opened.source.name)
-        opened.status.status, opened.status.error = RUNNING, None
-
-    def _backoff(self) -> Backoff:
-        return Backoff(*RETRY_S, jitter=JITTER, draw=self._runtime.draw)
+    def _outage(self, name: str) -> Outage:
+        draw = self._runtime.draw
+        backoff = Backoff(*RETRY_S, jitter=JITTER, draw=draw)
+        return Outage("source", name, backoff, lambda: STOPPED_S * draw(*JITTER))
 
 
 def _release(source: RetainingSource, requested_at: float) -> None:

@@ -82,6 +82,12 @@ class RangedFeed:
         """See problem_of."""
         return None if self._feed is None else problem_of(self._feed)
 
+    @property
+    def has_succeeded(self) -> bool:
+        """See SourceFeed."""
+        opened = [one for one in (self._planner, self._feed) if one is not None]
+        return bool(opened) and all(one.has_succeeded for one in opened)
+
     def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
         """See SourceFeed."""
         is_ranged = until is None and self._reader.is_ready()

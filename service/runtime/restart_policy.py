@@ -54,8 +54,9 @@ class Restarts:
         return self.in_a_row >= CRASH_LOOP_ENDS
 
     def facts(self) -> dict[str, Any]:
-        """Return what other processes need. ends: by the clock that all processes share."""
-        return {"is_over": self.is_over, "code": self.code, "ends": list(self.ends)}
+        """Return what other processes need. ends, started_at: by the clock that all share."""
+        facts = {"is_over": self.is_over, "code": self.code, "ends": list(self.ends)}
+        return facts if not self.started_at else {**facts, "started_at": self.started_at}
 
     def is_due(self, now: float) -> bool:
         """Return True if it must be started now."""

@@ -26,14 +26,14 @@ from service.runtime.settings import Settings
 from service.sinks.sink_workers import shown_positions
 from service.subscriptions.change_encoder import change_lines, marker_line
 from service.subscriptions.change_log import FOLDER, REQUESTED, ChangeLog, forget
-from service.views.lifecycle import ViewState
+from service.views.lifecycle import DesiredState, ViewState
 
 # How often subscribers learn of epochs that do not change their view.
 IDLE_PROGRESS_S = 0.1
 EXPIRE_S = 1.0
 # How long an ended log stays for its subscribers.
 ENDED_S = 60.0
-GONE, UNREAD = "the view was dropped or replaced", "it has no readers"
+UNREAD = "it has no readers"
 REFUSED = "the sink refused an epoch of the view"
 
 
@@ -150,10 +150,13 @@ class ChangeLogs:
         with self._moved:
             logs = dict(self._logs)
         views = {d.identity: d for d in self._engine.views.values()}
+        by_identity = {row.identity: row for row in rows}
         for identity, followed in logs.items():
             definition = views.get(identity)
-            if definition is None or definition.published != followed.table:
-                followed.ending = GONE
+            if definition is None:
+                followed.ending = _why_gone(by_identity.get(identity))
+            elif definition.published != followed.table:
+                followed.ending = "the view was replaced"
             elif self._engine.outbox_bytes(followed.log.reached) > self._budget_bytes:
                 followed.ending = "its backlog exceeds the limit"
             elif identity not in retained and not self._is_desired(
@@ -323,6 +326,18 @@ class ChangeLogs:
             log.info("changes.ended", view=followed.table.title, why=followed.ending)
             with self._moved:
                 self._logs.pop(identity, None)
+
+
+def _why_gone(row: ViewRow | None) -> str:
+    """Return why the dataflow no longer has the view. row: of the catalog, as last read."""
+    if row is None or row.desired == DesiredState.DROPPED:
+        return "the view was dropped"
+    if row.status == ViewState.PAUSED:
+        return "the view is paused"
+    if row.status in (ViewState.FAILED, ViewState.DEGRADED):
+        word = "has failed" if row.status == ViewState.FAILED else "is being rebuilt"
+        return f"the view {word}: {row.detail} [{row.code}]"
+    return "the view is no longer followed: its status has the reason"
 
 
 def _lines(epoch: SinkEpoch, table: SinkTable) -> Iterator[bytes]:

@@ -163,6 +163,11 @@ class MemoryPlanner:
             for partition, end in topic.ends().items()
         )
 
+    @property
+    def has_succeeded(self) -> bool:
+        """See RangePlanner: topics in memory always answer."""
+        return self._failure is None
+
     def has_unread(self) -> bool:
         """See RangePlanner."""
         if self._failure is not None:

@@ -120,10 +120,14 @@ def running(
 
 
 def declare(
-    service: RunningService, type: str, options: Mapping[str, Any], is_discovered: bool = False
+    service: RunningService,
+    type: str,
+    options: Mapping[str, Any],
+    is_discovered: bool = False,
+    name: str = SOURCE,
 ) -> None:
     """Declare the source; discover its columns first, as users do."""
-    body = {"name": SOURCE, "type": type, "options": options}
+    body = {"name": name, "type": type, "options": options}
     if is_discovered:
         found = service.call("POST", "/sources/discover", {"type": type, "options": options})
         assert found.status_code == 200, found.text

@@ -97,6 +97,8 @@ class SimFeed:
     """As SourceFeed. stalls_until: nothing comes before that, and nobody says so."""
 
     skipped = 0
+    # Each poll asks the source.
+    has_succeeded = True
 
     def __init__(
         self,

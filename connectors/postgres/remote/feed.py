@@ -78,6 +78,11 @@ class RemoteFeed:
         stream = self._worker.stream
         return 0 if stream is None else stream.queued_rows
 
+    @property
+    def has_succeeded(self) -> bool:
+        """See SourceFeed: the stream is open, and the catalog was checked."""
+        return self._failure is None and self._worker.is_checked
+
     def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
         """See SourceFeed."""
         if self._failure is not None:
@@ -218,6 +223,11 @@ class _Worker:
             if checked.found:
                 self._changed.notify_all()
             return self.stream, self._tables, checked
+
+    @property
+    def is_checked(self) -> bool:
+        """Return True if the stream is open, the catalog was checked, and nothing has failed."""
+        return self._checked.position > 0 and self._error is None
 
     def request(self) -> None:
         """Check the catalog for what has arrived; from any thread."""

@@ -236,6 +236,11 @@ class RangesFeed:
         """See SourceFeed."""
         return self.planner.skipped
 
+    @property
+    def has_succeeded(self) -> bool:
+        """See SourceFeed."""
+        return self.planner.has_succeeded
+
     def close(self) -> None:
         """See SourceFeed."""
         self.planner.close()

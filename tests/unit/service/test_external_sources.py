@@ -16,6 +16,7 @@ from dataflow.types import INT8
 from service.engine.positions import Positions
 from service.ingest import external_sources
 from service.ingest.external_sources import ExternalSources, external_relations
+from service.runtime import outage
 from service.runtime.runtime import Runtime
 from storage.memory import MemoryStore
 
@@ -28,6 +29,7 @@ class ListedFeed:
     def __init__(self, source: ListedSource, positions: FeedPositions) -> None:
         self._source = source
         self.positions = positions
+        self.has_succeeded = source.answers
         self.is_closed = False
 
     def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
@@ -36,6 +38,7 @@ class ListedFeed:
         found = self._source.waiting.pop(0)
         if isinstance(found, TidemarkError):
             raise found
+        self.has_succeeded = True
         return found
 
     def close(self) -> None:
@@ -51,6 +54,8 @@ class ListedSource:
         self.name = name
         self.waiting: list[SourceBatch | TidemarkError] = []
         self.opened: list[ListedFeed] = []
+        # Whether it answers at once that there is nothing new.
+        self.answers = True
 
     def relations(self) -> Sequence[Relation]:
         return ()
@@ -141,12 +146,12 @@ def test_while_some_are_awaited_the_others_wait(clock: Clock) -> None:
 def test_one_that_is_away_is_tried_again_after_a_growing_pause(clock: Clock) -> None:
     world = World(clock)
     source = world.sources["a"]
-    pauses = []
+    source.answers, pauses = False, list[float]()
     for _ in range(12):
         source.waiting = [TemporaryError("source.unreachable", "away")]
         world.poll()
         status = world.feeds.statuses()["a"]
-        assert status.status == external_sources.RETRYING
+        assert status.status == outage.RETRYING
         began, opened = clock.now, len(source.opened)
         while len(source.opened) == opened:
             clock.now += 0.05
@@ -156,7 +161,47 @@ def test_one_that_is_away_is_tried_again_after_a_growing_pause(clock: Clock) -> 
     assert pauses[0] < 0.4 < 10 < pauses[-1] <= external_sources.RETRY_S[1] * 1.25 + 0.1
     source.waiting = [_batch("a")]
     assert world.poll() == "a"
-    assert world.feeds.statuses()["a"].status == external_sources.RUNNING
+    assert world.feeds.statuses()["a"].status == outage.RUNNING
+
+
+def test_an_answer_without_news_ends_what_was_wrong(clock: Clock) -> None:
+    """Whatever the error: nothing needs to change at the source, but it has to answer."""
+    world = World(clock)
+    source = world.sources["a"]
+    refused = SourceError("http.login", "no")
+    for error in (TemporaryError("source.unreachable", "away"), refused):
+        source.waiting, source.answers = list[SourceBatch | TidemarkError]([error]), False
+        world.poll()
+        before = world.feeds.statuses()["a"]
+        assert before.error is error
+        reached = before.reached()
+        clock.now += 60
+        world.poll()
+        # It was opened again, and is not known to be well.
+        assert world.feeds.statuses()["a"].error is error
+        assert world.feeds.statuses()["a"].reached() == reached
+        source.opened[-1].has_succeeded = True
+        world.poll()
+        status = world.feeds.statuses()["a"]
+        assert (status.status, status.error) == (outage.RUNNING, None)
+        assert status.reached() == clock.now
+
+
+def test_who_asks_to_retry_waits_as_after_the_first_failure(clock: Clock) -> None:
+    world = World(clock)
+    source = world.sources["a"]
+    source.answers = False
+    for _ in range(12):
+        source.waiting = [TemporaryError("source.unreachable", "away")]
+        world.poll()
+        clock.now += 60
+    world.feeds.declared_again({"a"})
+    source.waiting = [TemporaryError("source.unreachable", "away")]
+    world.poll()
+    opened = len(source.opened)
+    clock.now += 1
+    world.poll()
+    assert len(source.opened) == opened + 1
 
 
 def test_a_bad_record_stops_its_source_and_fails_no_view(clock: Clock) -> None:
@@ -165,7 +210,7 @@ def test_a_bad_record_stops_its_source_and_fails_no_view(clock: Clock) -> None:
     world.sources["a"].waiting = [SourceError("source.bad_record", "no row", relation=relation)]
     world.sources["b"].waiting = [_batch("b")]
     assert world.poll() == "b"
-    assert world.feeds.statuses()["a"].status == external_sources.STOPPED
+    assert world.feeds.statuses()["a"].status == outage.STOPPED
     world.sources["a"].waiting = [SourceError("source.offsets_gone", "gone", relation=relation)]
     clock.now += 60
     with pytest.raises(SourceError, match="gone"):

@@ -17,8 +17,9 @@ from dataflow.errors import SourceError
 from dataflow.schema import Relation
 from service.engine.positions import Positions
 from service.engine.range_reader import RangeReader
-from service.ingest.external_sources import RUNNING, STOPPED, ExternalSources
+from service.ingest.external_sources import ExternalSources
 from service.ingest.ranged_feed import RangedFeed, open_feed
+from service.runtime.outage import RUNNING, STOPPED
 from storage.memory import MemoryStore
 from tests.harness.ranges import BAD, MemoryPlanner, MemoryTopic
 from tests.property.test_bucket_ranges import relation
