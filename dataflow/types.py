@@ -187,6 +187,42 @@ class SqlType:
         return self.is_enum or self.oid in _TEXT_EQUALITY
 
 
+# Types by oid, in families, with the arrays of each: a column of one may become another of it,
+# and its values stay what they are.
+_FAMILIES = (
+    # Whole numbers and numeric; real and double precision.
+    frozenset({21, 23, 20, 1700}),
+    frozenset({1005, 1007, 1016, 1231}),
+    frozenset({700, 701}),
+    frozenset({1021, 1022}),
+    # char(n), varchar(n) and text; bit(n) and bit varying(n); cidr and inet.
+    frozenset({1042, 1043, 25}),
+    frozenset({1014, 1015, 1009}),
+    frozenset({1560, 1562}),
+    frozenset({1561, 1563}),
+    frozenset({650, 869}),
+    frozenset({651, 1041}),
+)
+
+
+def is_one_family(left: SqlType, right: SqlType) -> bool:
+    """Return whether a column of one type may become one of the other and mean the same.
+
+    Lengths and precisions may differ, and integer may be bigint or numeric; the order of texts, and
+    types that users made, may not be others.
+
+    >>> is_one_family(INT4, INT8), is_one_family(fixed(8, 2), NUMERIC), is_one_family(INT4, TEXT)
+    (True, True, False)
+    """
+    if left == right:
+        return True
+    if (left.collation, left.is_deterministic) != (right.collation, right.is_deterministic):
+        return False
+    if left.oid == right.oid:
+        return True
+    return any({left.oid, right.oid} <= family for family in _FAMILIES)
+
+
 def is_turkic(locale: str) -> bool:
     """Return whether a locale, or a collation named like one, has a dotless i.
 

@@ -280,15 +280,25 @@ class CatalogReconciler:
         return definition.is_planned_over(self._engine.views)
 
     def awaits_parents(self, row: ViewRow) -> bool:
-        """Return True if a view reads a failed one that is to be rebuilt.
+        """Return True if a view reads a failed one that is to be rebuilt, or one with other columns
+        than its row has yet.
 
         Until then there may be no table to plan over.
         """
         parents = parents_of(row)
         return any(
-            is_being_rebuilt(r) and RelationName(VIEW_SOURCE, r.schema, r.name) in parents
+            (is_being_rebuilt(r) or self._is_retyped(r))
+            and RelationName(VIEW_SOURCE, r.schema, r.name) in parents
             for r in self._rows
         )
+
+    def _is_retyped(self, row: ViewRow) -> bool:
+        live = self.live(row.identity)
+        if live is None:
+            return False
+        both = (live.table.fields, requested_changes.table_of(row).fields)
+        now, told = ([(f.name, f.type.name) for f in fields] for fields in both)
+        return now != told
 
     def failed(self) -> set[str]:
         """Return the identities of the views that the catalog calls failed."""

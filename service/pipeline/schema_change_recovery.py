@@ -1,16 +1,19 @@
 """The recovery of views from schema changes: they are rebuilt if their query means the same.
 
-PostgreSQL analyzes the query again. With the same columns, the view is degraded: its last rows stay
-readable until the new backfill replaces them. Otherwise it fails with the reason, and so does a
-view with additional sinks, which accept changes only. Invariant: no view continues over rows that
-are not those of its query.
+PostgreSQL analyzes the query again. With the same columns, or wider ones, the view is degraded: its
+last rows stay readable until the new backfill replaces them. Otherwise it fails with the reason,
+and so does a view with additional sinks, which accept changes only. Invariant: no view continues
+over rows that are not those of its query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+from connectors.sink import SinkTable
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
+from dataflow.schema import Field
+from dataflow.types import is_one_family
 from service.engine.engine import ViewDefinition
 from service.ingest.table_watch import SourceWatch, TablesChanged
 from service.pipeline.reconciler import CatalogReconciler
@@ -107,13 +110,34 @@ class SchemaChangeRecovery:
                 raise
             return _with_detail(error, refusal.what)
         was, now = definition.table, newer.table
-        if [(f.name, f.type) for f in was.fields] != [(f.name, f.type) for f in now.fields]:
-            return _with_detail(error, "the columns of the view would have other types")
+        other = _other_columns(was, now)
+        if other:
+            return _with_detail(error, f"the columns of the view would be others: {other}")
         if self._sink_workers.has_sinks_of(definition.identity):
             return _with_detail(error, "its sinks could not get the changes of a rebuild")
         if was.key != now.key:
             return _with_detail(error, "the view would have another key")
+        retyped = [f"{f.name} {f.type.name}" for f, o in _pairs(now, was) if f.type != o.type]
+        if retyped:
+            log.info("view.columns_retyped", view=was.title, columns=retyped)
         return None
+
+
+def _pairs(left: SinkTable, right: SinkTable) -> Iterator[tuple[Field, Field]]:
+    yield from zip(left.fields, right.fields, strict=True)
+
+
+def _other_columns(was: SinkTable, now: SinkTable) -> str:
+    """Return how the columns of a rebuilt view would be others; "" if its readers can take them
+    for the same: of the same names, each of a type of the same family."""
+    names = [f.name for f in was.fields], [f.name for f in now.fields]
+    if names[0] != names[1]:
+        return f"{', '.join(names[1])} instead of {', '.join(names[0])}"
+    return ", ".join(
+        f'"{new.name}" was {old.type.name} and would be {new.type.name}'
+        for old, new in _pairs(was, now)
+        if not is_one_family(old.type, new.type)
+    )
 
 
 def _with_detail(error: SourceError, why: str) -> SourceError:
