@@ -3,7 +3,8 @@
 Those are queries, and all calls for which PostgreSQL analyzes or runs a user's SQL or the service
 connects to other hosts. They run in their own thread pool, so other calls never wait for them.
 Each token may use only a part of that pool.
-Invariant: a call without a free worker within WAIT_S gets status 429; it holds no thread meanwhile.
+Others wait in the order in which they came, and hold no thread meanwhile. Invariant: a call gets
+status 429 at once where its token has `query_queue` calls waiting, and after `query_wait_s`.
 Runs in the event loop of the API process.
 """
 
@@ -25,7 +26,7 @@ from service.access.tokens import Caller
 from service.api.problems import Refused
 from service.runtime.settings import Settings
 
-WAIT_S = 5.0
+RETRY_S = 5
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,6 +37,8 @@ class QueryLimits:
 
     def __init__(self, settings: Settings) -> None:
         self._per_token = settings.query_workers_per_token
+        self._queue = settings.query_queue
+        self._wait_s = settings.query_wait_s
         self._pool = ThreadPoolExecutor(settings.query_workers, "query")
         self._free = asyncio.Semaphore(settings.query_workers)
         self._verifying = asyncio.Semaphore(1)
@@ -48,7 +51,8 @@ class QueryLimits:
         quota = self._join(caller.name)
         try:
             # A token waits for its own quota first, so that its calls block no other token.
-            async with _in_time(quota), _in_time(self._free):
+            deadline = asyncio.get_running_loop().time() + self._wait_s
+            async with self._in_time(quota, deadline), self._in_time(self._free, deadline):
                 yield
         finally:
             self._leave(caller.name)
@@ -74,8 +78,22 @@ class QueryLimits:
         finally:
             self._verifying.release()
 
+    @asynccontextmanager
+    async def _in_time(self, semaphore: asyncio.Semaphore, deadline: float) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await semaphore.acquire()
+        except TimeoutError:
+            raise _too_many(f"no worker became free within {self._wait_s:g} s") from None
+        try:
+            yield
+        finally:
+            semaphore.release()
+
     def _join(self, name: str) -> asyncio.Semaphore:
         quota, calls = self._quotas.get(name) or (asyncio.Semaphore(self._per_token), 0)
+        if calls >= self._per_token + self._queue:
+            raise _too_many(f"{self._queue} calls of this token are waiting for a worker")
         self._quotas[name] = quota, calls + 1
         return quota
 
@@ -98,22 +116,13 @@ async def run_limited(
         return await limits.run(function, *args, **kwargs)
 
 
-@asynccontextmanager
-async def _in_time(semaphore: asyncio.Semaphore) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(WAIT_S):
-            await semaphore.acquire()
-    except TimeoutError:
-        raise Refused(
-            "request.too_many",
-            429,
-            "too many queries are running",
-            detail=f"no worker became free within {WAIT_S:g} s",
-            hint="try again later with fewer concurrent calls; the operator can raise"
-            " TIDEMARK_QUERY_WORKERS and TIDEMARK_QUERY_WORKERS_PER_TOKEN",
-            headers={"Retry-After": f"{WAIT_S:.0f}"},
-        ) from None
-    try:
-        yield
-    finally:
-        semaphore.release()
+def _too_many(detail: str) -> Refused:
+    return Refused(
+        "request.too_many",
+        429,
+        "too many queries are running",
+        detail=detail,
+        hint="try again later with fewer concurrent calls; the operator can raise"
+        " TIDEMARK_QUERY_WORKERS, TIDEMARK_QUERY_WORKERS_PER_TOKEN and TIDEMARK_QUERY_QUEUE",
+        headers={"Retry-After": str(RETRY_S)},
+    )

@@ -97,7 +97,8 @@ class Settings(BaseModel):
     API request, and then for its body. connections: maximum number of API connections.
 
     query_workers: how many queries and analyses of queries the API runs at once.
-    query_workers_per_token: how many of them for one token.
+    query_workers_per_token: how many of them for one token. query_queue: how many more of one
+    token may wait, each for query_wait_s.
 
     verify_interval_s: how often each view is compared with PostgreSQL's answer; 0 is only on
     request. verify_timeout_s: for each of its statements. verify_max_cost: scheduled runs skip
@@ -161,6 +162,8 @@ class Settings(BaseModel):
     connections: int = Field(2_000, ge=10)
     query_workers: int = Field(8, ge=2)
     query_workers_per_token: int = Field(4, ge=1)
+    query_queue: int = Field(200, ge=0)
+    query_wait_s: float = Field(60.0, gt=0)
     _group: str = PrivateAttr(DEFAULT_GROUP)
 
     @model_validator(mode="after")

@@ -21,6 +21,7 @@ from tests.harness.service import RunningService
 
 SLOW = "SELECT count(*) FROM wide a, wide b, wide c, wide d, wide e"
 FLOOD = 60
+QUEUE = 30
 QUERY_S = 8.0
 IN_TIME_S = 2.0
 
@@ -41,7 +42,9 @@ def place(postgres: EmbeddedPostgres) -> Iterator[Database]:
 @pytest.fixture(scope="module")
 def service(place: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     folder = tmp_path_factory.mktemp("floods")
-    settings = {"query_workers": 4, "query_workers_per_token": 2}
+    # Few of the flood fit into the queue, which lasts for less than all of them take.
+    limits = {"query_workers": 4, "query_workers_per_token": 2}
+    settings = {**limits, "query_queue": QUEUE, "query_wait_s": 5}
     with RunningService(place.dsn, folder, **settings) as running:
         yield running
 
@@ -95,6 +98,20 @@ def test_a_flood_of_slow_queries_keeps_nobody_waiting(
     assert looked > 3
     assert set(answers) == {(503, "query.timeout"), (429, "request.too_many")}, answers
     assert sum(answers.values()) == FLOOD
+
+
+def test_calls_at_once_are_served_in_turn(
+    service: RunningService, tokens: dict[str, dict[str, str]]
+) -> None:
+    """As many as the queue and the workers of a token take."""
+    body = {"query": "SELECT count(*) AS n FROM wide", "wait_s": 0}
+
+    def ask(_: int) -> int:
+        url = f"{service.url}/query"
+        return http.post(url, json=body, headers=tokens["other"], timeout=90).status_code
+
+    with ThreadPoolExecutor(QUEUE + 2) as pool:
+        assert set(pool.map(ask, range(QUEUE + 2))) == {200}
 
 
 def test_liveness_needs_no_thread_and_no_token(

@@ -12,6 +12,7 @@ TIES, ORDER, JOINED = "leaves open", "the order inside", "a subquery that is joi
 SORTED_SUBQUERY = "which PostgreSQL need not preserve"
 PARTITION = "which PostgreSQL leaves open: write ORDER BY inside OVER"
 DROPPED = "ORDER BY is dropped"
+OF_ORDERS = "SELECT o.id, c.name FROM orders o"
 LATEST = "(SELECT l.product FROM lines l WHERE l.order_id = o.id ORDER BY l.line DESC LIMIT 1)"
 
 
@@ -89,6 +90,21 @@ def test_each_kind_of_stable_call_is_reported_once(shop: Database) -> None:
         ("SELECT id FROM (SELECT id FROM customers ORDER BY name, id) s LIMIT 2", ()),
         ("SELECT id FROM (SELECT id FROM customers ORDER BY name) s LIMIT 2", (TIES,)),
         ("SELECT json_agg(id ORDER BY id) FROM customers", ()),
+        (f"{OF_ORDERS} LEFT JOIN customers c ON c.id = o.customer ORDER BY o.id LIMIT 4", ()),
+        (
+            "SELECT o.id, c.name FROM customers c RIGHT JOIN orders o ON o.customer = c.id"
+            " AND c.vip ORDER BY o.id LIMIT 4",
+            (),
+        ),
+        (f"{OF_ORDERS} LEFT JOIN customers c ON c.id = 7 ORDER BY o.id LIMIT 4", ()),
+        (f"{OF_ORDERS} LEFT JOIN customers c ON c.id >= o.customer ORDER BY o.id LIMIT 4", (TIES,)),
+        (f"{OF_ORDERS} LEFT JOIN customers c ON c.vip ORDER BY o.id LIMIT 4", (TIES,)),
+        (
+            f"{OF_ORDERS} LEFT JOIN customers c ON c.vip OR c.id = o.customer ORDER BY 1 LIMIT 4",
+            (TIES,),
+        ),
+        (f"{OF_ORDERS} LEFT JOIN customers c ON c.id = c.id % 5 ORDER BY o.id LIMIT 4", (TIES,)),
+        (f"{OF_ORDERS} FULL JOIN customers c ON c.id = o.customer ORDER BY o.id LIMIT 4", (TIES,)),
     ],
 )
 def test_an_open_order_is_reported_and_no_other(

@@ -191,6 +191,9 @@ def _join(plan: Join, left: Keys, right: Keys) -> Keys:
     own, others = left, right.shifted(n)
     left_columns = {c for c in map(_column, plan.left_keys) if c is not None}
     right_columns = {c + n for c in map(_column, plan.right_keys) if c is not None}
+    matched = _matched(plan.residual)
+    left_columns |= {c for c, others in matched if c < n and all(i >= n for i in others)}
+    right_columns |= {c for c, others in matched if c >= n and all(i < n for i in others)}
     keys: list[Key] = []
     for a in own.keys:
         for b in others.keys:
@@ -220,6 +223,21 @@ def _join(plan: Join, left: Keys, right: Keys) -> Keys:
         present,
     )
     return _where(facts, plan.residual) if plan.kind == "inner" else facts
+
+
+def _matched(condition: Expression | None) -> list[tuple[int, Key]]:
+    """Return columns whose value a condition equates with something else: that one's columns.
+
+    A query's ON is such a condition until the rules have made keys of its equalities.
+    """
+    found = []
+    for part in conjuncts(condition):
+        if isinstance(part, Call) and part.function == "=":
+            for a, b in (part.arguments, part.arguments[::-1]):
+                column = _column(a)
+                if column is not None and is_plain(a.type):
+                    found.append((column, frozenset(columns_of(b))))
+    return found
 
 
 def _padded(known: Keys) -> Keys:
