@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Annotated
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
 
 import typer
 
@@ -67,7 +68,25 @@ def _print_history(found: tidemark.HistoryCheck) -> None:
 
 
 def _positions(found: tidemark.VerifyResult) -> str:
-    return ", ".join(f"{s} {p}" for s, p in found.positions.items()) or "no position"
+    shown = (f"{s} {position_text(p)}" for s, p in found.positions.items())
+    return ", ".join(shown) or "no position"
+
+
+def position_text(position: Any) -> str:
+    """Return the position of a source as people read it: a clock's as a time.
+
+    >>> position_text("0/1A2B3C"), position_text({"now": {"us": 1_769_882_400_500_000}})
+    ('0/1A2B3C', '2026-01-31 18:00:00.500000+00')
+    >>> position_text({"events": {"0": 42}})
+    '{"events":{"0":42}}'
+    """
+    match position:
+        case str():
+            return position
+        case {"now": {"us": int(us)}} if len(position) == 1:
+            at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
+            return f"{at:%Y-%m-%d %H:%M:%S.%f}+00"
+    return json.dumps(position, separators=(",", ":"))
 
 
 def _print_example(
