@@ -8,7 +8,6 @@ on channel "tidemark", so psql needs only SQL.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -22,7 +21,7 @@ from psycopg2.extras import Json
 from connectors.postgres.catalog.listener import Listener
 from connectors.postgres.schema import schema_setup, view_status
 from connectors.postgres.session.quoting import quote_name
-from connectors.postgres.session.session import connect, is_temporary, to_error
+from connectors.postgres.session.session import Session, to_error
 from connectors.postgres.session.timeline import has_changed, timeline_of
 from connectors.sink import Progress, SinkPromoted
 from connectors.source import MAIN_SOURCE
@@ -140,13 +139,16 @@ def moment_of(us: int) -> datetime:
 
 
 class Control:
-    """One session on the control tables, reopened when lost; safe for several threads."""
+    """Statements on the control tables; safe for several threads.
 
-    def __init__(self, dsn: str) -> None:
+    is_one_session: they run in the session that waits for changes, so `wait` and they are for one
+    thread only. Otherwise the process's pool lends a session for each.
+    """
+
+    def __init__(self, dsn: str, *, is_one_session: bool = False) -> None:
         self._dsn = dsn
-        self._lock = threading.Lock()
-        self._session: Connection | None = None
-        self._listener: Listener | None = None
+        self._listener = self.listen() if is_one_session else None
+        self._session = self._listener or Session(dsn, "sink")
         self._timeline: str | None = None
 
     def ensure(self) -> None:
@@ -155,13 +157,9 @@ class Control:
 
     def close(self) -> None:
         """End the sessions; the next call opens new ones."""
-        with self._lock:
-            if self._session is not None:
-                self._session.close()
-                self._session = None
+        self._session.close()
         if self._listener is not None:
             self._listener.close()
-            self._listener = None
 
     # --- views -----------------------------------------------------------------------------
 
@@ -383,22 +381,17 @@ class Control:
         return self._in_session(run)
 
     def _in_session(self, run: Callable[[Connection], T]) -> T:
-        """Run in our session; replace a session found dead at the first statement once."""
-        with self._lock:
-            was_open = self._session is not None and not self._session.closed
-            try:
-                return self._attempt(run)
-            except TemporaryError:
-                if not was_open:
-                    raise
-                return self._attempt(run)
+        """Run in a session; once more after a deadlock or a wait for a lock."""
+        try:
+            return self._attempt(run)
+        except TemporaryError as error:
+            if error.code == "sink.unreachable":
+                raise
+            return self._attempt(run)
 
     def _attempt(self, run: Callable[[Connection], T]) -> T:
-        if self._session is None or self._session.closed:
-            self._session = connect(self._dsn, side="sink", application_name="tidemark control")
-        session = self._session
         try:
-            return run(session)
+            return self._session.run(run)
         except psycopg2.errors.UniqueViolation:
             raise
         except psycopg2.errors.UndefinedTable as error:
@@ -409,9 +402,6 @@ class Control:
                 hint="start the service once, it creates them",
             ) from None
         except psycopg2.Error as error:
-            if is_temporary(error):
-                session.close()
-                self._session = None
             raise to_error(error, "sink", "cannot use the control tables") from error
 
 

@@ -18,7 +18,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extras import Json
 
 from connectors.postgres.schema.schema_setup import CHANNEL, REQUESTS, WAKE_UP
-from connectors.postgres.session.session import connect, translated
+from connectors.postgres.session.session import connect, translated, without_transactions
 
 RETENTION_DAYS = 1
 
@@ -150,13 +150,17 @@ class Requests:
 
     def _opened(self) -> Connection:
         if self._session is None or self._session.closed:
-            session = connect(self._dsn, side="sink", application_name="tidemark requests")
-            session.autocommit = True
-            with translated("sink", "cannot listen for requests"), session.cursor() as cursor:
-                cursor.execute(f"LISTEN {REQUESTS}; LISTEN {CHANNEL}")
-                cursor.execute(_REGISTER)
-            self._session = session
+            self._session = connect(
+                self._dsn, side="sink", application_name="tidemark requests", setup=_register
+            )
         return self._session
+
+
+def _register(session: Connection) -> None:
+    session.autocommit = True
+    with translated("sink", "cannot listen for requests"), session.cursor() as cursor:
+        cursor.execute(f"LISTEN {REQUESTS}; LISTEN {CHANNEL}")
+        cursor.execute(_REGISTER)
 
 
 class WakeUp:
@@ -169,8 +173,9 @@ class WakeUp:
     def wait(self, timeout_s: float) -> bool:
         """Sleep up to timeout_s; return whether it was woken. TemporaryError when it is lost."""
         if self._session is None or self._session.closed:
-            self._session = connect(self._dsn, side="sink", application_name=WAKE_UP)
-            self._session.autocommit = True
+            self._session = connect(
+                self._dsn, side="sink", application_name=WAKE_UP, setup=without_transactions
+            )
         try:
             with (
                 translated("sink", "cannot wait for a wake-up"),

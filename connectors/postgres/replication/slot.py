@@ -148,7 +148,7 @@ class Slot:
         limit_s, self._timeout_s = self._timeout_s, min(2 * self._timeout_s, MAX_WAIT_S)
         try:
             found = self._session.rows(
-                f"SET lock_timeout TO '{limit_s}s';"
+                f"SET LOCAL lock_timeout TO '{limit_s}s';"
                 f" SELECT lsn::text FROM pg_create_logical_replication_slot(%s, %s{more})",
                 (self.name, PLUGIN),
                 doing=f'cannot create replication slot "{self.name}"',
@@ -157,9 +157,6 @@ class Slot:
             if error.code != "source.busy":
                 raise
             raise open_transactions(self._session) or error from None
-        finally:
-            # The next statement gets a session with the usual limit.
-            self._session.close()
         self._timeout_s = MIN_WAIT_S
         return parse_lsn(found[0][0])
 

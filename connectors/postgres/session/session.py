@@ -9,10 +9,10 @@ a connection is not.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE, make_dsn, parse_dsn
@@ -25,9 +25,12 @@ from connectors.postgres.session.liveness_watchdog import (
     WatchedReplication,
     WatchedSession,
 )
+from connectors.postgres.session.session_pool import POOL
 from connectors.postgres.session.session_settings import PINNED, later_settings
 from connectors.secrets import escaped, is_reference, remember, resolve_setting, without
 from dataflow.errors import SinkError, SourceError, TemporaryError, TidemarkError
+
+T = TypeVar("T")
 
 APPLICATION_NAME = "tidemark"
 # Names in our statements mean PostgreSQL's own objects, whatever a role, a database or a schema
@@ -80,8 +83,12 @@ def connect(
     is_replication: bool = False,
     is_long: bool = False,
     is_users: bool = False,
+    setup: Callable[[Watched], object] | None = None,
 ) -> Watched:
     """Open a session with pinned settings; `settings` adds to them or overrides them.
+
+    The caller owns it and closes it. setup: called with it; a session whose setup fails is closed
+    here, and psycopg2's errors are translated.
 
     Its search_path is PINNED_PATH. The login's own stays the default, which the sandbox restores to
     parse a user's text. is_users: the session is handed to a user, with the login's path.
@@ -117,13 +124,21 @@ def connect(
         raise _refused_start(error, keywords, side) from None
     connection.watch(arguments)
     try:
-        _pin(connection, pinned, path)
-        if is_long:
-            _set(connection, _ALIVE)
-    except psycopg2.Error as error:
+        with translated(side, "cannot set up a session"):
+            _pin(connection, pinned, path)
+            if is_long:
+                _set(connection, _ALIVE)
+            if setup is not None:
+                setup(connection)
+    except BaseException:
         connection.close()
-        raise to_error(error, side, "cannot set up a session") from None
+        raise
     return connection
+
+
+def without_transactions(connection: Connection) -> None:
+    """Let each statement of a new session commit by itself; a setup for `connect`."""
+    connection.autocommit = True
 
 
 def _own_settings(*, is_long: bool) -> dict[str, str]:
@@ -202,35 +217,51 @@ def translated(side: str, doing: str, *, code: str = "", hint: str = "") -> Iter
 
 
 class Session:
-    """A session for single statements, opened at first use and reopened after a loss.
+    """Single statements, each in a session that the process's pool lends for it.
 
     Each statement commits by itself. A statement on a session that turns out to be lost is sent
-    once more on a new one, so it must tolerate repetition. Usable from several threads, one at a
-    time.
+    once more on a new one, so it must tolerate repetition. Nothing that a statement sets in its
+    session may last. Usable from several threads, one at a time.
     """
 
-    def __init__(self, dsn: str, side: str = "source", application_name: str = "") -> None:
+    def __init__(
+        self, dsn: str, side: str = "source", application_name: str = APPLICATION_NAME
+    ) -> None:
         self.dsn = dsn
         self.side = side
-        self._application_name = application_name or APPLICATION_NAME
-        self._connection: Connection | None = None
+        self._application_name = application_name
         self._lock = threading.Lock()
 
     def rows(
         self, sql: str | Composable, parameters: Any = None, *, doing: str = ""
     ) -> list[tuple[Any, ...]]:
         """Return all rows of the statement, [] when it returns none; errors as of `to_error`."""
+
+        def act(session: Watched) -> list[tuple[Any, ...]]:
+            with session.cursor() as cursor:
+                cursor.execute(sql, parameters)
+                return cursor.fetchall() if cursor.description else []
+
+        with translated(self.side, doing or "a statement failed"):
+            return self.run(act)
+
+    def run(self, act: Callable[[Watched], T]) -> T:
+        """Return what `act` returns in a session that is lent for it, with `autocommit`.
+
+        act: as a statement, it may be repeated after a loss. Errors of `act` as they are;
+        TidemarkError as of `connect`.
+        """
+
+        def open() -> Watched:
+            return connect(
+                self.dsn,
+                side=self.side,
+                application_name=self._application_name,
+                setup=without_transactions,
+            )
+
         with self._lock:
-            was_open = self._connection is not None
-            try:
-                return self._run(sql, parameters)
-            except psycopg2.Error as error:
-                if not (was_open and self._connection is None and is_temporary(error)):
-                    raise to_error(error, self.side, doing or "a statement failed") from error
-            try:
-                return self._run(sql, parameters)
-            except psycopg2.Error as error:
-                raise to_error(error, self.side, doing or "a statement failed") from error
+            return POOL.run(self._key, open, act)
 
     def execute(self, sql: str | Composable, parameters: Any = None, *, doing: str = "") -> None:
         """Run a statement for its effect."""
@@ -242,28 +273,12 @@ class Session:
         return int(self.rows("SHOW server_version_num")[0][0])
 
     def close(self) -> None:
-        """Close the session; the next statement opens a new one."""
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+        """Close the idle sessions that the process has there; the next statement opens one."""
+        POOL.close(self._key)
 
-    def _run(self, sql: str | Composable, parameters: Any) -> list[tuple[Any, ...]]:
-        if self._connection is None:
-            self._connection = connect(
-                self.dsn,
-                side=self.side,
-                application_name=self._application_name,
-            )
-            self._connection.autocommit = True
-        try:
-            with self._connection.cursor() as cursor:
-                cursor.execute(sql, parameters)
-                return cursor.fetchall() if cursor.description else []
-        except psycopg2.Error:
-            if self._connection.closed:
-                self._connection = None
-            raise
+    @property
+    def _key(self) -> tuple[str, str]:
+        return self.dsn, self._application_name
 
 
 def _keywords(dsn: str, side: str) -> dict[str, str]:
