@@ -158,11 +158,12 @@ class PostgresSource:
         """Drop slot and publication, except a slot of another database or plugin.
 
         SourceError source.slot_in_use when another reader uses it. Then the publication stays too,
-        since that reader may depend on it.
+        since that reader may depend on it. TemporaryError of this code when a reader of ours does
+        not end.
         """
         found = self._slot.state()
         if found is not None and self._slot.is_ours(found):
-            self._slot.drop()
+            self._slot.drop(self._claim.may_end if self._claim else None)
         self._publication.drop()
 
     def clock(self) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from connectors.postgres.catalog.catalog import ViewRow
 from connectors.postgres.sink.postgres_sink import PostgresSink
+from dataflow.errors import TemporaryError
 from dataflow.schema import Relation
 from service.backfill.builds import Builds
 from service.engine.engine import Engine
@@ -50,6 +51,8 @@ class ViewDrops:
         self._staging = staging
         self._start = start
         self._waiting = waiting
+        # Of views that are out of the state, by identity: still to be released.
+        self._unreleased: dict[str, Sequence[Relation]] = {}
 
     def drop(self, row: ViewRow) -> None:
         """Drop a view, or cancel its build first; called again until the catalog has no row."""
@@ -63,7 +66,15 @@ class ViewDrops:
         if not self._epochs.is_sink_drained() or self._reconciler.is_renamed(row):
             return
         # The catalog last: once the drop is reported, nothing of the view is left at the source.
-        self._subscriptions.release(self._take_out(row))
+        relations = self._take_out(row) or self._unreleased.pop(row.identity, ())
+        try:
+            self._subscriptions.release(relations)
+        except TemporaryError as error:
+            if not error.code.startswith("source."):
+                raise
+            self._unreleased[row.identity] = relations
+            log.warning("drop.retry", view=row.title, code=error.code, why=error.described)
+            return
         self._reconciler.drop(row, self._staging)
         log.info("view.dropped", view=row.title)
 

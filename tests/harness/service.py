@@ -276,6 +276,10 @@ class RunningService:
                 found += sum(process.cpu_times()[:4])
         return found
 
+    def processes(self) -> list[psutil.Process]:
+        """Return the supervisor and all that it has started."""
+        return self._family()
+
     def _family(self) -> list[psutil.Process]:
         if self._process is None:
             return []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from connectors.postgres.replication.slot_errors import (
@@ -17,6 +18,7 @@ from connectors.postgres.replication.slot_errors import (
     in_use,
     no_free_slot,
     no_free_wal_sender,
+    not_ended,
 )
 from connectors.postgres.replication.wal_connection import WalConnection
 from connectors.postgres.session.lsn import format_lsn, parse_lsn
@@ -27,6 +29,8 @@ PLUGIN = "pgoutput"
 OLDEST_VERSION = 140000
 FAILOVER_VERSION = 170000
 RELEASE_WAIT_S = 10.0
+# A reader of ours that has been closed ends within milliseconds; then it is ended.
+_END_WAIT_S = 1.0
 MIN_WAIT_S, MAX_WAIT_S = 5, 60
 
 # Codes that no retry cures: the changes since a position are gone on their own server.
@@ -36,7 +40,8 @@ LOST += ("source.publication_missing", "source.wal_budget")
 
 @dataclass(frozen=True)
 class SlotState:
-    """A row of pg_replication_slots. reader: the application name of the backend that reads it."""
+    """A row of pg_replication_slots. active_pid: of the backend that reads it, None without one or
+    once it has ended; reader: its application name."""
 
     database: str
     plugin: str
@@ -114,7 +119,8 @@ class Slot:
     def state(self) -> SlotState | None:
         """Return the server's record of the slot; None when there is none of this name."""
         found = self._session.rows(
-            "SELECT s.database, s.plugin, s.active_pid, coalesce(a.application_name, ''),"
+            # A reader that ends may be in the first view and no longer in the second.
+            "SELECT s.database, s.plugin, a.pid, coalesce(a.application_name, ''),"
             " s.confirmed_flush_lsn::text, s.wal_status,"
             " to_jsonb(s) ->> 'failover' = 'true', to_jsonb(s) ->> 'invalidation_reason'"
             " FROM pg_replication_slots AS s"
@@ -204,21 +210,36 @@ class Slot:
         )
         return max(0, found[0][0]) if found else 0
 
-    def drop(self, wait_s: float = RELEASE_WAIT_S) -> None:
-        """Drop the slot if it exists; wait up to wait_s for its reader to go."""
-        deadline = time.monotonic() + wait_s
+    def drop(self, may_end: Callable[[str], bool] | None = None) -> None:
+        """Drop the slot if it exists; wait a while for its reader to go.
+
+        may_end: whether a reader of this application name is ours, and may be ended.
+        SourceError source.slot_in_use; TemporaryError when a reader of ours has not ended yet.
+        """
+        started, ended = time.monotonic(), None
         while (state := self.state()) is not None:
-            if state.active_pid is None:
-                try:
-                    self._drop_now()
-                except SourceError:
-                    # Another session may have dropped it meanwhile.
-                    if self.state() is not None:
-                        raise
-            elif time.monotonic() > deadline:
-                raise in_use(self.name, state.active_pid)
-            else:
-                time.sleep(0.05)
+            waited_s, pid = time.monotonic() - started, state.active_pid
+            is_ours = may_end is not None and may_end(state.reader)
+            if pid is None and self._has_dropped():
+                return
+            if waited_s > RELEASE_WAIT_S:
+                has_other = not is_ours and pid is not None
+                found = in_use(self.name, pid, state.reader) if has_other else None
+                raise found or not_ended(self.name, pid)
+            if pid is not None and is_ours and waited_s > _END_WAIT_S and pid != ended:
+                self.evict(pid)
+                ended = pid
+            time.sleep(0.05)
+
+    def _has_dropped(self) -> bool:
+        """Drop the slot if nothing reads it; return whether it is gone."""
+        try:
+            self._drop_now()
+        except SourceError:
+            # Another session may have dropped it meanwhile.
+            if self.state() is not None:
+                raise
+        return self.state() is None
 
     def _drop_now(self) -> None:
         self._session.execute(

@@ -11,7 +11,7 @@ import pytest
 
 from connectors.postgres import source as postgres_source
 from connectors.postgres.embedded.server import EmbeddedPostgres
-from connectors.postgres.replication import wal_connection
+from connectors.postgres.replication import slot, wal_connection
 from connectors.postgres.replication.stream import StreamLimits
 from connectors.postgres.schema.lease import Claim
 from connectors.postgres.session.backend_probe import TIME_LIMITS
@@ -351,6 +351,31 @@ def test_a_former_reader_of_ours_that_comes_late_is_temporary(
         source._claim = ours
         first.close()
         source.stream(start, [relation]).close()
+
+
+def test_a_slot_is_dropped_once_its_former_reader_has_ended(
+    table: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our own reader that has not heard of its end is no other reader; a stranger is."""
+    monkeypatch.setattr(slot, "RELEASE_WAIT_S", 1.5)
+    with opened(table, "t") as (source, [relation]):
+        source._claim = Claim("tidemark", "here")
+        stream = source.stream(source.current_position(), [relation])
+        [(pid,)] = table.rows("SELECT active_pid FROM pg_replication_slots")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(TemporaryError, match=r"source\.slot_in_use"):
+                source.drop_slot()
+            ours, source._claim = source._claim, Claim("tidemark", "there")
+            with pytest.raises(SourceError, match=r"source\.slot_in_use") as caught:
+                source.drop_slot()
+            assert ours.stream_application in caught.value.detail
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        source._claim = ours
+        source.drop_slot()
+        assert table.rows("SELECT FROM pg_replication_slots") == []
+        stream.close()
 
 
 @pytest.mark.whole
