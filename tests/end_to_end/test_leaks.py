@@ -216,15 +216,15 @@ def _declare_python(world: World) -> None:
 
 
 def _declare_postgres(world: World) -> None:
-    body = {"type": "postgres", "options": options_of(world.other, "goods")}
+    body = {"type": "postgres", "options": options_of(world.other, "public.goods")}
     options = world.done("/sources/discover", body)["options"]
     world.declared("postgres", options, "SELECT count(*) FROM more.goods")
 
 
 def _declare_in_vain(world: World) -> None:
     """Nobody of this name may log in; there is no such table."""
-    good = options_of(world.other, "goods")
-    for bad in ({"user": "nobody_here"}, {"database": "nothing_here"}, {"tables": ["missing"]}):
+    good = options_of(world.other, "public.goods")
+    for bad in ({"user": "nobody_here"}, {"database": "nothing_here"}, {"tables": ["public.missing"]}):
         world.refused("/sources/discover", {"type": "postgres", "options": {**good, **bad}})
     sink = {"host": "127.0.0.1", "port": world.other.server.port, "user": "nobody_here"}
     sink |= {"database": world.other.name}

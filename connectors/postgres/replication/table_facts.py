@@ -10,10 +10,11 @@ PostgreSQL manual, "System Catalogs", "Explicit Locking"; CommitTransaction in x
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
+from weakref import WeakSet
 
 import psycopg2
 from psycopg2 import sql
@@ -21,11 +22,14 @@ from psycopg2.extensions import cursor as Cursor
 
 from connectors.postgres.evaluation.restricted_source import RestrictedTable, is_foreign
 from connectors.postgres.replication.publication import VERSION_OF, sent_columns, withheld
+from connectors.postgres.session.liveness_watchdog import Watched
 from connectors.postgres.session.lsn import parse_lsn
-from connectors.postgres.session.session import connect, to_error
+from connectors.postgres.session.session import Session, connect, translated
 from connectors.postgres.types.column_types import ColumnTypes
 from dataflow.schema import Field
 from storage.backoff import Backoff
+
+T = TypeVar("T")
 
 # A row's version is xmin; hash_record_extended is the cheapest sum of several values.
 _DIGEST = """
@@ -123,8 +127,9 @@ _XID_MASK = (1 << 32) - 1
 # How long a commit may take, without and with synchronous standbys.
 _ENDS_S, _SYNCHRONOUS_S = 0.25, 30.0
 _PAUSES_S = (0.001, 0.02)
-# Run before every batch: planned once.
-_SETTINGS = {"lock_timeout": "1s", "plan_cache_mode": "force_generic_plan", "jit": "off"}
+_LOCK_TIMEOUT = "1s"
+# Sessions of the pool that have our prepared statements.
+_prepared: WeakSet[Watched] = WeakSet()
 
 
 @dataclass(frozen=True)
@@ -197,13 +202,11 @@ class TableFacts:
 
 
 class TableCatalog:
-    """Reads the facts of one database's tables; a session of its own, opened when needed. One
-    thread."""
+    """Reads the facts of one database's tables, in sessions of the process's pool. One thread."""
 
     def __init__(self, dsn: str, publication: str) -> None:
-        self._dsn = dsn
+        self._session = Session(dsn)
         self._publication = publication
-        self._connection: Any = None
         # For which tables, and the statements that return their holders and digest.
         self._known: tuple[object, bytes] = None, b""
 
@@ -214,10 +217,7 @@ class TableCatalog:
         """
         tables = [*previous, *(part for facts in previous.values() for part in facts.parts)]
         above = [oid for oid, facts in previous.items() if facts.kind == "p"]
-        try:
-            return self._digest_now(self._cursor(), (list(previous), tables, above))
-        except psycopg2.Error as error:
-            raise self._failure(error) from error
+        return self._run(lambda cursor: self._digest_now(cursor, (list(previous), tables, above)))
 
     def read(
         self, oids: Sequence[int], before: Mapping[int, TableFacts]
@@ -226,35 +226,36 @@ class TableCatalog:
 
         before: the previous facts, against which partitions are judged.
         """
-        try:
-            cursor = self._cursor()
-            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            try:
-                cursor.execute("SET LOCAL search_path = pg_temp")
-                digest = self._digest(cursor, oids)
-                types = ColumnTypes(cursor)
-                found = {o: self._table(cursor, types, o, before.get(o)) for o in oids}
-            finally:
-                with suppress(psycopg2.Error):
-                    cursor.execute("ROLLBACK")
-        except psycopg2.Error as error:
-            raise self._failure(error) from error
+        digest, found = self._run(lambda cursor: self._read(cursor, oids, before))
         return digest, {oid: facts for oid, facts in found.items() if facts is not None}
+
+    def _read(
+        self, cursor: Cursor, oids: Sequence[int], before: Mapping[int, TableFacts]
+    ) -> tuple[int, dict[int, TableFacts | None]]:
+        cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            cursor.execute(
+                f"SET LOCAL search_path = pg_temp; SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'"
+            )
+            digest = self._digest(cursor, oids)
+            types = ColumnTypes(cursor)
+            return digest, {o: self._table(cursor, types, o, before.get(o)) for o in oids}
+        finally:
+            with suppress(psycopg2.Error):
+                cursor.execute("ROLLBACK")
 
     def write_marker(self) -> int:
         """Write a marker to the WAL; return its position. Everything read so far lies before it."""
-        try:
-            cursor = self._cursor()
+
+        def write(cursor: Cursor) -> str:
             cursor.execute("SELECT pg_logical_emit_message(true, 'tidemark', '')::text")
-            return parse_lsn((cursor.fetchone() or ("0/0",))[0])
-        except psycopg2.Error as error:
-            raise self._failure(error) from error
+            return (cursor.fetchone() or ("0/0",))[0]
+
+        return parse_lsn(self._run(write))
 
     def close(self) -> None:
-        """End the session; the next question opens another."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        """End the idle sessions there; the next question opens another."""
+        self._session.close()
 
     def _digest_now(self, cursor: Cursor, oids: tuple[list[int], list[int], list[int]]) -> int:
         """Return the digest of tables once nobody may be committing a change of them.
@@ -288,16 +289,16 @@ class TableCatalog:
             self._known = oids, both
         return self._known[1]
 
-    def _cursor(self) -> Cursor:
-        if self._connection is None or self._connection.closed:
-            self._connection = connect(self._dsn, settings=_SETTINGS)
-            self._connection.autocommit = True
-            self._connection.cursor().execute(_PREPARE)
-        return self._connection.cursor()
+    def _run(self, act: Callable[[Cursor], T]) -> T:
+        def prepared(session: Watched) -> T:
+            with session.cursor() as cursor:
+                if session not in _prepared:
+                    cursor.execute(_PREPARE)
+                    _prepared.add(session)
+                return act(cursor)
 
-    def _failure(self, error: psycopg2.Error) -> Exception:
-        self.close()
-        return to_error(error, "source", "cannot read the catalog about the tables of the views")
+        with translated("source", "cannot read the catalog about the tables of the views"):
+            return self._session.run(prepared)
 
     def _digest(self, cursor: Cursor, oids: Sequence[int]) -> int:
         cursor.execute("EXECUTE tidemark_digest (%s, %s)", (_array(oids), self._publication))
@@ -325,7 +326,7 @@ class TableCatalog:
             number: ColumnFacts(f, *versions[number])
             for number, f in types.read_fields(oid).items()
         }
-        parts = _parts(_Rows(cursor, self._dsn), oid, before)
+        parts = _parts(_Rows(cursor, self._session.dsn), oid, before)
         return TableFacts(
             *(oid, schema, name, kind, identity, file, key_id, membership != 0, seen),
             *(key, identity_key, columns, parts, membership, publication),
@@ -378,7 +379,7 @@ def _exist_restricted(
     """Do `_Rows.exist` for a table that other roles control. session_facts: dsn and snapshot."""
     oid, name = table
     dsn, snapshot_id = session_facts
-    session = connect(dsn, settings=_SETTINGS)
+    session = connect(dsn, settings={"lock_timeout": _LOCK_TIMEOUT, "jit": "off"})
     try:
         session.set_session(isolation_level="REPEATABLE READ")
         with session.cursor() as cursor:

@@ -43,6 +43,8 @@ _ALIVE = """SELECT set_config('client_connection_check_interval', '1s', false)
 WHERE version() LIKE '%linux%'"""
 # How long to wait for a table that another long transaction has locked.
 _LOCK_TIMEOUT = "30s"
+# Of sessions for single statements: some run all the time, and none has much to compute.
+_SHORT_SETTINGS = {"jit": "off", "plan_cache_mode": "force_generic_plan"}
 _SECRETS = ("password", "sslpassword")
 _ERRORS: dict[str, type[TidemarkError]] = {"source": SourceError, "sink": SinkError}
 
@@ -257,6 +259,7 @@ class Session:
                 self.dsn,
                 side=self.side,
                 application_name=self._application_name,
+                settings=_SHORT_SETTINGS,
                 setup=without_transactions,
             )
 
