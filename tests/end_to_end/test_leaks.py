@@ -30,13 +30,14 @@ from tests.harness.tiers import count
 
 pytestmark = pytest.mark.timeout(900)
 
-FIRST = count("TIDEMARK_TEST_LOOPS_FIRST", 2, 5)
+FIRST = 2
 THEN = count("TIDEMARK_TEST_LOOPS", 4, 30)
 QUERY = "SELECT region, sum(amount) AS total FROM orders GROUP BY region"
 ORDERS = """
 CREATE TABLE orders (id int PRIMARY KEY, region text NOT NULL, amount int NOT NULL);
 INSERT INTO orders SELECT i, 'r' || i % 3, i FROM generate_series(1, 90) i;
 CREATE TABLE loose (a int);
+CREATE FUNCTION doubled(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT 2 * $1';
 """
 # Answers with no end in sight.
 ENDLESS = "SELECT count(*) FROM generate_series(1, 100000000) a, generate_series(1, 100) b"
@@ -96,9 +97,8 @@ def world(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) 
     ):
         source.execute(ORDERS)
         other.execute("CREATE TABLE goods (id int PRIMARY KEY, price int)")
-        service = RunningService(
-            source.dsn, folder / "service", sink=sink.dsn, allow_modules=FUNCTIONS
-        )
+        allowed = {"allow_modules": FUNCTIONS, "allow_folders": folder}
+        service = RunningService(source.dsn, folder / "service", sink=sink.dsn, **allowed)
         service.set_variable("TMPDIR", str(temporary))
         with service:
             yield World(service, source, sink, other, folder, temporary)
@@ -109,6 +109,15 @@ def world(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) 
 
 def _create_and_drop(world: World) -> None:
     world.service.create("more", QUERY, backfill="local")
+    world.service.drop("more")
+
+
+def _use_a_function(world: World) -> None:
+    """PostgreSQL evaluates it for the build and for a change."""
+    world.service.create("more", "SELECT id, doubled(amount) AS twice FROM orders")
+    world.source.execute("UPDATE orders SET amount = amount + 1 WHERE id = 1")
+    [(position,)] = world.source.rows("SELECT pg_current_wal_flush_lsn()::text")
+    world.service.wait("more", position)
     world.service.drop("more")
 
 
@@ -224,7 +233,11 @@ def _declare_postgres(world: World) -> None:
 def _declare_in_vain(world: World) -> None:
     """Nobody of this name may log in; there is no such table."""
     good = options_of(world.other, "public.goods")
-    for bad in ({"user": "nobody_here"}, {"database": "nothing_here"}, {"tables": ["public.missing"]}):
+    for bad in (
+        {"user": "nobody_here"},
+        {"database": "nothing_here"},
+        {"tables": ["public.missing"]},
+    ):
         world.refused("/sources/discover", {"type": "postgres", "options": {**good, **bad}})
     sink = {"host": "127.0.0.1", "port": world.other.server.port, "user": "nobody_here"}
     sink |= {"database": world.other.name}
@@ -247,6 +260,7 @@ def _use_a_group(world: World) -> None:
 ALONE = {"create_and_drop_the_only_view": _create_and_drop}
 BESIDE: dict[str, Callable[[World], None]] = {
     "create_and_drop": _create_and_drop,
+    "use_a_function": _use_a_function,
     "fail_to_create": _fail_to_create,
     "replace": _replace,
     "cut_subscriptions": _cut_subscriptions,

@@ -409,7 +409,9 @@ class PostgresAnalyzer:
 
     def _cursor(self) -> Any:
         if self._connection is None:
-            connection = connect(self._dsn, side="source", settings=_SETTINGS)
+            connection = connect(
+                self._dsn, application_name="tidemark analyzer", settings=_SETTINGS
+            )
             try:
                 cursor = connection.cursor()
                 self.role, self._is_bound = sandbox.choose_role(cursor, self._requester)

@@ -65,7 +65,7 @@ class PlannerStatistics:
 
     def __init__(self, dsn: str, timeout_s: float = 1.0, role: str = "") -> None:
         settings = {**_SETTINGS, "statement_timeout": str(int(timeout_s * 1000))}
-        self._session = connect(dsn, settings=settings)
+        self._session = connect(dsn, application_name="tidemark planner", settings=settings)
         try:
             self._sandbox = sandbox.enter(self._session.cursor(), dsn, role)
         except psycopg2.Error as error:

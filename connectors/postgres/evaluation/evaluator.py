@@ -13,18 +13,26 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import psycopg2
 from psycopg2.extensions import UNICODE, string_types
-from psycopg2.extensions import connection as Connection
 
 from connectors.postgres.evaluation import sandbox
 from connectors.postgres.session.copy_kernels import array_literal
+from connectors.postgres.session.liveness_watchdog import Watched
 from connectors.postgres.session.quoting import quote_text
-from connectors.postgres.session.session import PINNED_PATH, connect, is_temporary, to_error
+from connectors.postgres.session.session import (
+    PINNED_PATH,
+    connect,
+    is_temporary,
+    to_error,
+    translated,
+)
+from connectors.postgres.session.session_pool import LONG_IDLE_S, POOL
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.errors import SourceError, TemporaryError, TidemarkError, ViewError
 from dataflow.expressions.evaluator import RowErrors
@@ -34,6 +42,7 @@ from dataflow.values import from_text, to_text
 BATCH_ROWS = 10_000
 _BATCH_BYTES = 8 << 20
 _MAX_PREPARED = 400
+_APPLICATION = "tidemark evaluator"
 _PAUSES_S = (0.0, 0.1, 0.5, 2.0)
 _NO_MASK = np.empty(0, np.bool_)
 
@@ -53,9 +62,21 @@ _NOT_OF_A_ROW_CLASSES = {"53", "58"}
 _UNKNOWN_STATEMENT = "26000"
 
 
-class PostgresEvaluator:
-    """dataflow.expressions.evaluator.Evaluator over one session, opened at the first use.
+@dataclass
+class _Functions:
+    """The functions of a session: name and body by statement. owner: the role that they run as."""
 
+    owner: str
+    by_statement: dict[Statement, tuple[str, str]] = field(default_factory=dict)
+
+
+_functions: WeakKeyDictionary[Watched, _Functions] = WeakKeyDictionary()
+
+
+class PostgresEvaluator:
+    """dataflow.expressions.evaluator.Evaluator over sessions that the process's pool lends.
+
+    Only evaluators of the same settings and role share a session, and nothing else runs in it.
     settings: more session settings; a search_path among them applies to the evaluated text. role:
     whose rights the evaluated text has; "" for none (`sandbox.QUERY_ROLE`). time_zone: in which it
     runs; its arguments and results are texts in UTC all the same. One thread at a time.
@@ -72,10 +93,9 @@ class PostgresEvaluator:
         self.role = role
         self.time_zone = time_zone
         self._settings = dict(settings or {})
-        self._connection: Connection | None = None
-        self._owner = ""
-        # The name of each function, and its body, which PostgreSQL shows in the context of errors.
-        self._prepared: dict[Statement, tuple[str, str]] = {}
+        self._key = ("evaluator", dsn, role, tuple(sorted(self._settings.items())))
+        # Of the functions, which PostgreSQL shows in the context of errors.
+        self._bodies: dict[Statement, str] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         parts = {"dsn": self.dsn, "settings": self._settings, "role": self.role}
@@ -190,11 +210,8 @@ class PostgresEvaluator:
         return np.array(answers, np.int64)
 
     def close(self) -> None:
-        """Close the session; the next use opens a new one."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
-        self._prepared.clear()
+        """Close idle sessions; the next use opens a new one."""
+        POOL.close(self._key)
 
     def _constant(
         self, statement: Statement, sql: str, n: int, errors: RowErrors
@@ -240,78 +257,88 @@ class PostgresEvaluator:
         """Return the statement's rows; retry on a new session when the session is lost."""
         call = b",".join(_literal(text) for text in texts)
         last: Exception = TemporaryError("source.unreachable", "the source cannot be reached")
-        was_prepared, was_open = statement in self._prepared, self._connection is not None
+        run = lambda session: self._execute(session, statement, call)  # noqa: E731
         for pause_s in _PAUSES_S:
             time.sleep(pause_s)
             try:
-                return self._execute(statement, call)
+                return POOL.run(self._key, self._open, run, LONG_IDLE_S)
             except TemporaryError as error:
                 last = error
             except psycopg2.Error as error:
-                if was_prepared and _is_stale_plan(error):
-                    # A function or type was replaced since. A newly prepared statement is not
-                    # stale, so this happens once per call.
-                    self.close()
-                    return self._rows(statement, texts)
                 if _is_internal(error):
-                    # The session's cached objects may be gone, such as a recreated type.
-                    self.close()
-                    if was_open:
-                        return self._rows(statement, texts)
                     raise _cannot(error, "an expression cannot be evaluated") from error
-                if is_temporary(error):
-                    self.close()
-                    last = to_error(error, "source", "the evaluating session was lost")
-                else:
+                if not is_temporary(error):
                     raise
+                last = to_error(error, "source", "the evaluating session was lost")
         raise last
 
-    def _execute(self, statement: Statement, call: bytes) -> list[tuple[Any, ...]]:
-        if self._connection is None:
-            self._connection = self._open()
-        with self._connection.cursor() as cursor:
-            if statement not in self._prepared:
-                if len(self._prepared) >= _MAX_PREPARED:
-                    cursor.execute("DISCARD TEMP")
-                    self._prepared.clear()
-                name = f"{_OURS}{len(self._prepared)}"
+    def _execute(
+        self, session: Watched, statement: Statement, call: bytes
+    ) -> list[tuple[Any, ...]]:
+        """Return the statement's rows. A session that it cannot run in any more is closed, so that
+        another one is tried."""
+        functions = _functions[session]
+        was_prepared = statement in functions.by_statement
+        try:
+            with session.cursor() as cursor:
+                name, self._bodies[statement] = self._prepared(cursor, functions, statement)
                 try:
-                    body = self._prepare(cursor, name, statement)
-                except psycopg2.Error as error:
-                    if is_temporary(error) or _is_internal(error):
-                        raise
-                    raise _cannot(error, "an expression cannot be evaluated") from error
-                self._prepared[statement] = (name, body)
+                    return self._call(cursor, name, statement, call)
+                finally:
+                    # This undoes a function's session settings.
+                    if not session.closed:
+                        cursor.execute("ROLLBACK")
+        except psycopg2.Error as error:
+            # A function or type was replaced since: a newly prepared statement is not stale. After
+            # an internal error the session's cached objects may be gone, such as a recreated type.
+            is_stale = was_prepared and _is_stale_plan(error)
+            if is_stale or _is_internal(error) or is_temporary(error):
+                session.close()
+            raise
+
+    def _prepared(
+        self, cursor: Any, functions: _Functions, statement: Statement
+    ) -> tuple[str, str]:
+        """Return the name and the body of a statement's function; create it if it is missing."""
+        known = functions.by_statement
+        if statement not in known:
+            if len(known) >= _MAX_PREPARED:
+                cursor.execute("DISCARD TEMP")
+                known.clear()
+                self._bodies.clear()
+            name = f"{_OURS}{len(known)}"
             try:
-                return self._call(cursor, self._prepared[statement][0], statement, call)
-            finally:
-                # This undoes a function's session settings.
-                if not self._connection.closed:
-                    cursor.execute("ROLLBACK")
+                body = self._prepare(cursor, name, statement, functions.owner)
+            except psycopg2.Error as error:
+                if is_temporary(error) or _is_internal(error):
+                    raise
+                raise _cannot(error, "an expression cannot be evaluated") from error
+            known[statement] = name, body
+        return known[statement]
 
     def _body(self, statement: Statement) -> str:
-        return self._prepared[statement][1] if statement in self._prepared else ""
+        return self._bodies.get(statement, "")
 
-    def _prepare(self, cursor: Any, name: str, statement: Statement) -> str:
+    def _prepare(self, cursor: Any, name: str, statement: Statement, owner: str) -> str:
         """Create the statement's function, give it to its role, and return its body.
 
         Nothing in it is resolved before the first call.
         """
         try:
             cursor.execute("START TRANSACTION READ WRITE")
-            path = self._settings.get("search_path") or sandbox.path_of(cursor, self._owner)
+            path = self._settings.get("search_path") or sandbox.path_of(cursor, owner)
             cursor.execute("SELECT set_config('search_path', %s, true)", (path,))
-            body = sandbox.as_login(cursor, statement.body, self._owner, path)
+            body = sandbox.as_login(cursor, statement.body, owner, path)
             cursor.execute(statement.as_function(name, body, self.time_zone))
             cursor.execute(f"SET LOCAL search_path TO {PINNED_PATH}")
-            sandbox.give(cursor, f"pg_temp.{name}({statement.parameters})", self._owner)
+            sandbox.give(cursor, f"pg_temp.{name}({statement.parameters})", owner)
             cursor.execute("COMMIT")
             return body
         except SourceError as error:
             # The source is unaffected: only views of this creator fail.
             raise ViewError(error.code, error.what, detail=error.detail, hint=error.hint) from None
         finally:
-            if self._connection is not None and not self._connection.closed:
+            if not cursor.connection.closed:
                 cursor.execute("ROLLBACK")
 
     def _call(
@@ -326,24 +353,26 @@ class PostgresEvaluator:
         )
         return cursor.fetchall()
 
-    def _open(self) -> Connection:
+    def _open(self) -> Watched:
         settings = {k: v for k, v in self._settings.items() if k != "search_path"}
-        connection = connect(self.dsn, settings={**_SETTINGS, **settings})
-        try:
-            connection.autocommit = True
-            with connection.cursor() as cursor:
-                query_role = sandbox.ready(cursor, self.dsn)
-                self._owner = self.role or query_role
-        except psycopg2.Error as error:
-            connection.close()
-            raise to_error(error, "source", "an evaluating session cannot be opened") from error
-        except TidemarkError:
-            connection.close()
-            raise
+        return connect(
+            self.dsn,
+            application_name=_APPLICATION,
+            settings={**_SETTINGS, **settings},
+            setup=self._set_up,
+        )
+
+    def _set_up(self, session: Watched) -> None:
+        session.autocommit = True
+        with (
+            translated("source", "an evaluating session cannot be opened"),
+            session.cursor() as cursor,
+        ):
+            query_role = sandbox.ready(cursor, self.dsn)
+        _functions[session] = _Functions(self.role or query_role)
         for oid in string_types:
             # Return every type as the text that PostgreSQL prints.
-            connection.string_types[oid] = UNICODE
-        return connection
+            session.string_types[oid] = UNICODE
 
 
 def _is_stale_plan(error: psycopg2.Error) -> bool:

@@ -103,7 +103,8 @@ def prepare(dsn: str, query: str, role: str = "", *, reads_tables: bool = True) 
         ) from None
     _require_harmless(analysis)
     found = OneShot(analysis.text, analysis.fields, (), role, reads_tables)
-    session = connect(dsn, settings={"statement_timeout": "30s"})
+    settings = {"statement_timeout": "30s"}
+    session = connect(dsn, settings=settings, application_name="tidemark query")
     try:
         _, relations = _view_of(session.cursor(), dsn, found)
     except psycopg2.Error as error:

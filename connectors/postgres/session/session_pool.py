@@ -2,7 +2,7 @@
 
 Objects that ask a database now and then hold no session of their own. So a process has as many of
 these sessions as it has such statements at once, however many objects there are, and an idle
-process has none after IDLE_S. Invariant: a lent session has one borrower. One that is lost, or
+process has none after a while. Invariant: a lent session has one borrower. One that is lost, or
 comes back within a transaction, is closed and never lent again. A forked process has none of its
 parent's.
 """
@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 # Then an unused session is closed; most periodic statements come more often.
 IDLE_S = 6.0
+# For sessions that are costly to prepare.
+LONG_IDLE_S = 60.0
 _CHECK_S = 1.0
 # The setting of the server, the database or the role may have changed since the session began.
 _READ_ONLY = "25006"
@@ -33,7 +35,7 @@ _READ_ONLY = "25006"
 @dataclass(frozen=True)
 class _Idle:
     session: Watched
-    since: float
+    until: float
 
 
 class SessionPool:
@@ -44,22 +46,29 @@ class SessionPool:
         self._idle: dict[Hashable, list[_Idle]] = {}
         self._closer: threading.Thread | None = None
 
-    def run(self, key: Hashable, open: Callable[[], Watched], act: Callable[[Watched], T]) -> T:
+    def run(
+        self,
+        key: Hashable,
+        open: Callable[[], Watched],
+        act: Callable[[Watched], T],
+        idle_s: float = IDLE_S,
+    ) -> T:
         """Return what `act` returns in a session; errors of both as they are.
 
-        An idle session that turns out to be lost is replaced by a new one, once, so `act` must
-        tolerate repetition. key: sessions of one key are interchangeable.
+        An idle session that turns out to be lost, or that `act` closes when it fails, is replaced
+        by a new one, once: `act` must tolerate repetition. key: sessions of one key are
+        interchangeable. idle_s: for how long it is kept afterwards.
         """
         session = self._take(key)
         if session is not None:
             try:
-                return self._lend(key, session, act)
+                return self._lend(key, session, act, idle_s)
             except psycopg2.Error:
                 if not session.closed:
                     raise
                 # What ended it has probably ended the others too.
                 self.close(key)
-        return self._lend(key, open(), act)
+        return self._lend(key, open(), act, idle_s)
 
     def close(self, key: Hashable) -> None:
         """Close the idle sessions of a key; the next statement opens a new one."""
@@ -68,7 +77,9 @@ class SessionPool:
         for idle in found:
             idle.session.close()
 
-    def _lend(self, key: Hashable, session: Watched, act: Callable[[Watched], T]) -> T:
+    def _lend(
+        self, key: Hashable, session: Watched, act: Callable[[Watched], T], idle_s: float
+    ) -> T:
         try:
             return act(session)
         except psycopg2.Error as error:
@@ -77,7 +88,7 @@ class SessionPool:
                 self.close(key)
             raise
         finally:
-            self._give_back(key, session)
+            self._give_back(key, session, idle_s)
 
     def _take(self, key: Hashable) -> Watched | None:
         with self._lock:
@@ -89,14 +100,14 @@ class SessionPool:
                     return session
             return None
 
-    def _give_back(self, key: Hashable, session: Watched) -> None:
+    def _give_back(self, key: Hashable, session: Watched, idle_s: float) -> None:
         if session.closed:
             return
         if session.info.transaction_status != TRANSACTION_STATUS_IDLE:
             session.close()
             return
         with self._lock:
-            self._idle.setdefault(key, []).append(_Idle(session, time.monotonic()))
+            self._idle.setdefault(key, []).append(_Idle(session, time.monotonic() + idle_s))
             if self._closer is None:
                 self._closer = threading.Thread(
                     target=self._close_expired, name="idle-sessions", daemon=True
@@ -107,7 +118,7 @@ class SessionPool:
         while True:
             time.sleep(_CHECK_S)
             with self._lock:
-                expired = self._remove_expired(time.monotonic() - IDLE_S)
+                expired = self._remove_expired(time.monotonic())
                 if not self._idle:
                     self._closer = None
             for session in expired:
@@ -115,11 +126,11 @@ class SessionPool:
             if self._closer is not threading.current_thread():
                 return
 
-    def _remove_expired(self, before: float) -> list[Watched]:
+    def _remove_expired(self, now: float) -> list[Watched]:
         expired: list[Watched] = []
         for key, found in list(self._idle.items()):
-            expired += [idle.session for idle in found if idle.since < before]
-            found[:] = [idle for idle in found if idle.since >= before]
+            expired += [idle.session for idle in found if idle.until < now]
+            found[:] = [idle for idle in found if idle.until >= now]
             if not found:
                 del self._idle[key]
         return expired

@@ -69,7 +69,7 @@ class ViewTables:
 
     @contextmanager
     def _cursor(self, table: SinkTable) -> Iterator[Any]:
-        session = connect(self._dsn, side="sink")
+        session = connect(self._dsn, side="sink", application_name="tidemark tables")
         try:
             with translated("sink", f'cannot inspect view "{table.title}"'), session:
                 yield session.cursor()

@@ -251,7 +251,7 @@ def test_a_lost_session_is_replaced(functions: Database) -> None:
         assert got.to_list() == [8, 10]
         functions.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND application_name = 'tidemark'"
+            " WHERE datname = current_database() AND application_name = 'tidemark evaluator'"
         )
 
 
