@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg2
 import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
@@ -372,7 +373,7 @@ class Servers:
         expected = self.source.rows("SELECT sum(amount)::int FROM orders")
 
         def shows() -> bool:
-            with suppress(Exception):
+            with suppress(psycopg2.Error):
                 return self.sink.rows("SELECT sum(total)::int FROM kept") == expected
             return False
 
