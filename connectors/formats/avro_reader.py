@@ -48,7 +48,7 @@ class AvroDecoder:
                 "format avro has neither a registry nor a schema",
                 hint='"registry": {"url": ...} or "schema": "..."',
             )
-        self.reader = None if text is None else AvroSchema(str(text))
+        self.reader = None if text is None else AvroSchema(str(text)).as_reader()
 
     def decode(
         self, records: Sequence[bytes], fields: Fields
@@ -61,7 +61,7 @@ class AvroDecoder:
         if self.reader is None and "subject" in self._options:
             subject, version = self._options["subject"], self._options.get("version", "latest")
             found = self._registry.by_subject(str(subject), version)
-            self.reader = AvroSchema(found.text, found.references)
+            self.reader = AvroSchema(found.text, found.references).as_reader()
         by_id: dict[int, tuple[list[int], list[bytes]]] = {}
         for number, record in enumerate(records):
             split = split_header(record)
@@ -88,6 +88,10 @@ class AvroDecoder:
             found = self._registry.by_id(id)
             if found is None or found.type != AVRO:
                 return f"the registry has no Avro schema {id}"
+            if self.reader is not None and self.reader.texts == (found.text, found.references):
+                # Records of the reader's own schema need no resolution.
+                self._by_id[id] = self.reader
+                return self.reader
             try:
                 self._by_id[id] = AvroSchema(found.text, found.references)
             except SourceError as error:

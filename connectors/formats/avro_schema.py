@@ -1,13 +1,14 @@
 """Avro schemas: paths into them, and the meaning of each leaf.
 
 The decoder does not see logical types: it would make Python objects that hold fewer values (no year
-300000). The integers and bytes themselves are converted by columns.
+300000). The integers and bytes themselves are converted by columns. It sees defaults in the form of
+decoded values: a schema writes them as JSON, and bytes as texts.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fastavro.schema import SchemaParseException, UnknownType, parse_schema
@@ -59,6 +60,8 @@ _BAD_SCHEMA = (
     *(ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError),
     *(SchemaParseException, UnknownType),
 )
+# The key of a field's default as the schema writes it.
+_DEFAULT = "tidemark.default"
 _ON = {"date": "int", "time-millis": "int", "uuid": "string"}
 # The Python type that the decoder returns for each Avro type; it selects the branch of a union.
 _PYTHON: dict[str, type] = {
@@ -82,22 +85,30 @@ class AvroSchema:
 
     def __init__(self, text: str, references: Mapping[str, str] | None = None) -> None:
         """Parse a schema. SourceError format.schema."""
+        self.texts = (text, dict(references or {}))
         self._named: dict[str, Any] = {}
         try:
             for one in (references or {}).values():
-                parse_schema(json.loads(one), named_schemas=self._named)
-            self.root: Any = parse_schema(json.loads(text), named_schemas=self._named, _force=True)
-            schemas = {name: _bare(schema) for name, schema in self._named.items()}
-            self.decoder: Any = parse_schema(
-                _bare(json.loads(text)), named_schemas=schemas, _force=True
+                parse_schema(_checked_apart(json.loads(one)), named_schemas=self._named)
+            self.root: Any = parse_schema(
+                _checked_apart(json.loads(text)), named_schemas=self._named, _force=True
             )
+            self._bare = {name: _bare(schema) for name, schema in self._named.items()}
+            bare = _bare(_checked_apart(json.loads(text)))
+            # Not forced: the types of a union are marked as parsed then, and not parsed again.
+            self.decoder: Any = parse_schema(bare, named_schemas=self._bare)
         except _BAD_SCHEMA as error:
-            raise SourceError(
-                "format.schema",
-                "this is not an Avro schema",
-                detail=f"{type(error).__name__}: {error}"[:300],
-                hint="give the schema's JSON text, with all types that it names",
-            ) from None
+            raise _refusal(error) from None
+
+    def as_reader(self) -> AvroSchema:
+        """Return this schema, of which the decoder takes what records lack. SourceError
+        format.schema: a default is not of its type.
+        """
+        try:
+            self._decode_defaults(self._bare.values())
+        except _BAD_SCHEMA as error:
+            raise _refusal(error) from None
+        return self
 
     def find(self, path: Sequence[str]) -> Any | None:
         """Return the schema at a path; None if a name does not exist."""
@@ -165,6 +176,59 @@ class AvroSchema:
                 return one
         raise ValueError("the union has no branch for this value")
 
+    def _decode_defaults(self, schemas: Iterable[Any]) -> None:
+        """Set the decoded defaults in these record types. ValueError: one is not of its type."""
+        for schema in schemas:
+            for field in schema.get("fields", ()) if isinstance(schema, dict) else ():
+                if _DEFAULT in field:
+                    try:
+                        field["default"] = self._decoded(field["type"], field[_DEFAULT])
+                    except ValueError as error:
+                        raise ValueError(f'default of "{field["name"]}": {error}') from None
+
+    def _decoded(self, node: Any, default: Any) -> Any:
+        """Return the JSON of a default as the decoder would return the value; ValueError."""
+        reasons = []
+        for one in node if isinstance(node, list) else [node]:
+            try:
+                return self._decoded_as(self._resolved(one), default)
+            except ValueError as error:
+                reasons.append(str(error))
+        raise ValueError(", ".join(reasons) or "a union of no types")
+
+    def _decoded_as(self, node: Any, default: Any) -> Any:
+        if isinstance(node, list):
+            return self._decoded(node, default)
+        name = self.name(node)
+        if name == "null" and default is None:
+            return None
+        if name == "array" and isinstance(default, list):
+            return [self._decoded(node["items"], one) for one in default]
+        if name == "map" and isinstance(default, dict):
+            return {key: self._decoded(node["values"], one) for key, one in default.items()}
+        if name == "record" and isinstance(default, dict):
+            return {one["name"]: self._decoded_field(one, default) for one in node["fields"]}
+        kind = _PYTHON.get(name)
+        if name in ("float", "double") and isinstance(default, int | float | str):
+            # A text may be NaN or Infinity, which JSON does not have.
+            return float(default)
+        if kind is bytes and isinstance(default, str):
+            return _bytes_of(default, node["size"] if name == "fixed" else None)
+        if name == "enum" and default not in node["symbols"]:
+            raise ValueError(f"{_shown(default)} is no symbol of the enum")
+        if kind not in (int, bool, str) or not _fits(kind, default):
+            raise ValueError(f"{_shown(default)} is not of type {name}")
+        if kind is int and not -(2**63) <= default < 2**63:
+            raise ValueError(f"{default} is out of the range of {name}")
+        return default
+
+    def _decoded_field(self, field: Mapping[str, Any], default: Mapping[str, Any]) -> Any:
+        """Return a field of a record's default: what it gives, or the field's own default."""
+        name = field["name"]
+        if name not in default and _DEFAULT not in field:
+            raise ValueError(f'the record lacks its field "{name}"')
+        return self._decoded(field["type"], default[name] if name in default else field[_DEFAULT])
+
     def _resolved(self, node: Any) -> Any:
         """Return the definition of a name, and the inner type of {"type": {...}}."""
         while True:
@@ -199,14 +263,64 @@ def _scalar(node: Any) -> Leaf:
     return _PRIMITIVE[base]
 
 
+def _bytes_of(default: str, size: int | None) -> bytes:
+    """Return the bytes that a default writes as the characters of the same numbers; ValueError."""
+    try:
+        found = default.encode("latin-1")
+    except UnicodeEncodeError:
+        raise ValueError(f"{_shown(default)} has characters above U+00FF, no bytes") from None
+    if size is not None and len(found) != size:
+        raise ValueError(f"{len(found)} bytes where fixed has {size}")
+    return found
+
+
+def _refusal(error: Exception) -> SourceError:
+    return SourceError(
+        "format.schema",
+        "this is not an Avro schema",
+        detail=f"{type(error).__name__}: {error}"[:300],
+        hint="give the schema's JSON text, with all types that it names",
+    )
+
+
+def _shown(default: Any) -> str:
+    return json.dumps(default)[:100]
+
+
 def _bare(node: Any) -> Any:
     """Return the schema without logical types."""
     if isinstance(node, list):
         return [_bare(one) for one in node]
     if isinstance(node, dict):
         return {
-            key: value if key == "default" else _bare(value)
+            key: value if key in ("default", _DEFAULT) else _bare(value)
             for key, value in node.items()
             if key != "logicalType" and not key.startswith("__")
         }
     return node
+
+
+def _checked_apart(node: Any) -> Any:
+    """Return the schema with the defaults of its fields under another key.
+
+    The parser checks some of them, refuses valid ones and accepts others as they are.
+    """
+    if isinstance(node, list):
+        return [_checked_apart(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    return {
+        key: [_default_apart(one) for one in value]
+        if key == "fields" and isinstance(value, list)
+        else value
+        if key == "default"
+        else _checked_apart(value)
+        for key, value in node.items()
+    }
+
+
+def _default_apart(field: Any) -> Any:
+    found = _checked_apart(field)
+    if isinstance(field, dict) and "default" in field:
+        found[_DEFAULT] = found.pop("default")
+    return found

@@ -130,11 +130,18 @@ def leaf_of(field: FieldDescriptor) -> Leaf:
 
 
 def value_of(field: FieldDescriptor, message: Any) -> Any:
-    """Return the field's value in a message: None if it has presence and is not set."""
-    if not field.is_repeated and field.has_presence and not message.HasField(field.name):
+    """Return the field's value in a message: None if it is missing."""
+    if _is_missing(field, message):
         return None
     value = getattr(message, field.name)
     return value if field.is_repeated else _single(field, value)
+
+
+def _is_missing(field: FieldDescriptor, message: Any) -> bool:
+    """Return True if a field has presence, is not set and has no default in the schema."""
+    if field.is_repeated or not field.has_presence or field.has_default_value:
+        return False
+    return not message.HasField(field.name)
 
 
 def is_wrapper(message: Descriptor) -> bool:
@@ -183,12 +190,12 @@ def _plain(field: FieldDescriptor, value: Any) -> Any:
 
 
 def _plain_struct(message: Descriptor, value: Any) -> dict[str, Any]:
-    """Return all fields by their proto names; null if one has presence and is not set."""
+    """Return all fields by their proto names; null if one is missing."""
     found = {}
     for field in message.fields:
         if field.is_repeated:
             found[field.name] = _plain_repeated(field, getattr(value, field.name))
-        elif field.has_presence and not value.HasField(field.name):
+        elif _is_missing(field, value):
             found[field.name] = None
         else:
             found[field.name] = _plain(field, getattr(value, field.name))

@@ -12,6 +12,7 @@ from typing import Any
 import fastavro
 import pytest
 
+from connectors.formats.avro_schema import AvroSchema
 from connectors.formats.declared import declare_columns
 from connectors.formats.open_format import open_format
 from connectors.formats.registry import SchemaRegistry, wire_header
@@ -157,6 +158,104 @@ def test_schemas_evolve_in_mid_stream(registry: Registry, options: dict[str, Any
     ]
     pinned = open_format({**options, "subject": "t-value", "version": 2}, columns)
     assert pinned.decode(records).columns[1].texts() == ["none", "x", "none"]
+
+
+_INNER = {
+    "type": "record",
+    "name": "N",
+    "fields": [
+        {"name": "raw", "type": "bytes"},
+        {"name": "code", "type": {"type": "fixed", "name": "C", "size": 2}, "default": "\u00fea"},
+        {"name": "n", "type": ["null", "int"], "default": None},
+    ],
+}
+_FULL = {"raw": b"\xff", "code": b"\xfea", "n": None}
+_DECIMAL = {"logicalType": "decimal", "precision": 9, "scale": 2}
+# Type, its default as the schema writes it, the same as a value, and the SQL type.
+DEFAULTS: dict[str, tuple[Any, Any, Any, str]] = {
+    "bytes": ("bytes", "\u00ff\u0001", b"\xff\x01", "bytea"),
+    "fixed": ({"type": "fixed", "name": "F", "size": 2}, "\u00ffa", b"\xffa", "bytea"),
+    "decimal": ({"type": "bytes", **_DECIMAL}, "\u0004\u00d2", b"\x04\xd2", "numeric"),
+    "fixed decimal": (
+        *({"type": "fixed", "name": "F", "size": 4, **_DECIMAL}, "\u00ff\u00ff\u00fb."),
+        *(b"\xff\xff\xfb.", "numeric(9,2)"),
+    ),
+    "connect decimal": (
+        {"type": "bytes", "connect.name": "org.apache.kafka.connect.data.Decimal",
+         "connect.parameters": {"scale": "2"}, "connect.default": "\u0005", **_DECIMAL},
+        *("\u0005", b"\x05", "numeric"),
+    ),
+    "union of bytes": (["bytes", "null"], "\u00ff", b"\xff", "bytea"),
+    "union's second": (["null", "bytes"], "\u00ff", b"\xff", "bytea"),
+    "union of null": (["null", {"type": "bytes", **_DECIMAL}], None, None, "numeric"),
+    "union of a decimal": ([{"type": "bytes", **_DECIMAL}, "null"], "\u0005", b"\x05", "numeric"),
+    "record": (_INNER, {"raw": "\u00ff"}, _FULL, "jsonb"),
+    "union of a record": (["null", _INNER], {"raw": "\u00ff", "n": 7}, {**_FULL, "n": 7}, "jsonb"),
+    "array": ({"type": "array", "items": "bytes"}, ["\u00ff", ""], [b"\xff", b""], "jsonb"),
+    "array as one": ({"type": "array", "items": "bytes"}, ["\u00ff"], [b"\xff"], "bytea[]"),
+    "empty array": ({"type": "array", "items": _INNER}, [], [], "jsonb"),
+    "array of records": ({"type": "array", "items": _INNER}, [{"raw": "\u00ff"}], [_FULL], "jsonb"),
+    "map": ({"type": "map", "values": "bytes"}, {"a": "\u00ff"}, {"a": b"\xff"}, "jsonb"),
+    "map of records": (
+        {"type": "map", "values": _INNER}, {"a": {"raw": "\u00ff"}}, {"a": _FULL}, "jsonb",
+    ),
+    "enum": ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "B", "text"),
+    "whole double": ("double", 1, 1.0, "float8"),
+    "typed double": ({"type": "double", "connect.default": 0}, 0, 0.0, "float8"),
+    "no number": ("float", "NaN", float("nan"), "float4"),
+    "date": ({"type": "int", "logicalType": "date"}, 19_000, 19_000, "date"),
+    "bool": ("boolean", False, False, "bool"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DEFAULTS)
+def test_defaults_are_the_values_that_they_write(
+    registry: Registry, options: dict[str, Any], case: str
+) -> None:
+    """A record that lacks the field reads as one that has the default as its value."""
+    type, default, value, sql = DEFAULTS[case]
+    old = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]}
+    field = {"name": "x", "type": type, "default": default}
+    new = {**old, "fields": [*old["fields"], field]}
+    unchecked = {**old, "fields": [*old["fields"], {"name": "x", "type": type}]}
+    client = SchemaRegistry(options["registry"])
+    id = client.register("t-value", json.dumps(old))
+    lacks = wire_header(id) + body(old, {"id": 1})
+    whole = body(unchecked, {"id": 1, "x": value})
+    given = {"format": "avro", "schema": json.dumps(new)}
+    read = read_text({**given, "registry": options["registry"]}, lacks, "x", sql)
+    assert read == read_text(given, whole, "x", sql)
+    assert (read is None) == (value is None)
+    assert read != "record.value"
+    # Not through the registry's own check, which refuses a valid one.
+    registry.schemas.append({"schema": json.dumps(new)})
+    registry.subjects["t-value"].append(len(registry.schemas))
+    assert read_text({**options, "subject": "t-value", "version": 2}, lacks, "x", sql) == read
+
+
+@pytest.mark.parametrize(
+    ("type", "default", "reason"),
+    [
+        ("bytes", "\u0100", "U+00FF"),
+        ({"type": "fixed", "name": "F", "size": 2}, "\u00ff", "1 bytes"),
+        ("int", 2**63, "range"),
+        ("int", True, "not of type int"),
+        ("double", "x", "could not convert"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "B", "no symbol"),
+        (_INNER, {}, '"raw"'),
+        (["null", "int"], "x", "not of type int"),
+        ({"type": "array", "items": "int"}, {}, "not of type array"),
+    ],
+)
+def test_a_default_of_another_type_is_refused(type: Any, default: Any, reason: str) -> None:
+    field = {"name": "x", "type": type, "default": default}
+    schema = json.dumps({"type": "record", "name": "R", "fields": [field]})
+    columns = declare_columns([{"name": "x", "type": "jsonb"}])
+    with pytest.raises(SourceError, match=r"format\.schema") as refused:
+        open_format({"format": "avro", "schema": schema}, columns)
+    assert "x" in refused.value.detail and reason in refused.value.detail
+    # Nobody takes the defaults of a writer's schema.
+    assert AvroSchema(schema).find(("x",)) is not None
 
 
 def test_a_schema_that_cannot_be_read_spoils_its_records_alone(

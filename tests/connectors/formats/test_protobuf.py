@@ -103,6 +103,46 @@ def test_values_of_every_type(order: tuple[bytes, str], path: str, type: str) ->
     assert read_text(options, order[0], path, type) == EXPECTED[path, type]
 
 
+DEFAULTS = """
+syntax = "proto2";
+message R {
+  enum Kind { NEW = 0; DONE = 1; }
+  message In { optional bytes raw = 1 [default = "\\377a"]; optional int32 n = 2; }
+  optional int32 id = 1;
+  optional bytes raw = 2 [default = "\\000\\377"];
+  optional Kind kind = 3 [default = DONE];
+  optional double no = 4 [default = nan];
+  optional uint64 big = 5 [default = 18446744073709551615];
+  optional In inner = 6;
+  optional bool ok = 7 [default = true];
+  optional string note = 8 [default = "\u00e9"];
+  optional string none = 9;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "type", "expected"),
+    [
+        ("raw", "bytea", "\\x00ff"),
+        ("kind", "text", "DONE"),
+        ("no", "float8", "NaN"),
+        ("big", "numeric", "18446744073709551615"),
+        ("inner", "jsonb", None),
+        ("ok", "bool", "t"),
+        ("note", "text", "\u00e9"),
+        ("none", "text", None),
+    ],
+)
+def test_defaults_of_a_schema(path: str, type: str, expected: str | None) -> None:
+    options = {"format": "protobuf", "schema": DEFAULTS, "message": "R"}
+    assert read_text(options, b"\x08\x01", path, type) == expected
+    # A message inside that is empty has its own.
+    inner = b"\x32\x00"
+    assert read_text(options, inner, "inner", "jsonb") == '{"n": null, "raw": "\\\\xff61"}'
+    assert read_text(options, inner, "inner.raw", "bytea") == "\\xff61"
+
+
 def test_records_of_a_registry(order: tuple[bytes, str]) -> None:
     registry = Registry()
     client = SchemaRegistry({"url": registry.url})
