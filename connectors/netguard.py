@@ -178,9 +178,14 @@ def check_servers(servers: Iterable[str]) -> list[str]:
     return resolved
 
 
+def may_read(path: str) -> bool:
+    """Return True if a file or folder is in the allowed folders, with links followed."""
+    return _guard.may_read(os.path.realpath(path))
+
+
 def check_path(path: str) -> None:
     """Refuse a file or folder outside the allowed folders. SourceError path.forbidden."""
-    if not _guard.may_read(os.path.realpath(path)):
+    if not may_read(path):
         raise _forbidden(path, "TIDEMARK_ALLOW_FOLDERS")
 
 

@@ -7,6 +7,7 @@ all its rows would be retracted.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ from connectors.files.pattern import Pattern
 from dataflow.errors import TemporaryError
 from dataflow.types import EPOCH_2000_US
 from storage import clock
+
+_FOLDER, _FILE, _LOOP = "folder", "file", "loop"
+_OUTSIDE = "after following links, it is outside the folders that may be read"
 
 
 class Folder(Protocol):
@@ -105,21 +109,23 @@ class LocalFolder:
 
     def _walk(self, folder: str, names: tuple[str, ...]) -> Iterator[FileStat]:
         folders: list[str] = []
-        is_any_depth = self.pattern.depth is None
         with os.scandir(folder) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 path = "/".join((*names, entry.name))
-                # A link to a folder is followed only where the pattern limits the depth, so never
-                # into a loop.
-                if entry.is_dir(follow_symlinks=not is_any_depth):
-                    if self.pattern.enters((*names, entry.name)):
-                        if entry.is_symlink():
-                            netguard.check_path(f"{folder}/{entry.name}")
+                kind = self._kind(entry)
+                if kind == _FOLDER and self.pattern.enters((*names, entry.name)):
+                    if netguard.may_read(entry.path):
                         folders.append(entry.name)
-                elif self.pattern.matches(path) and entry.is_file():
-                    stat = self._stat(entry, path)
-                    if stat is not None:
-                        yield stat
+                        continue
+                    stat = self._barred(entry, path, _OUTSIDE)
+                elif kind == _FOLDER or not self.pattern.matches(path):
+                    continue
+                elif kind == _LOOP:
+                    stat = self._barred(entry, path, "it is a link into a loop of links")
+                else:
+                    stat = self._stat(entry, path) if kind == _FILE else None
+                if stat is not None:
+                    yield stat
         for name in folders:
             try:
                 yield from self._walk(f"{folder}/{name}", (*names, name))
@@ -127,7 +133,39 @@ class LocalFolder:
                 # The folder was removed since it was listed, and its files with it.
                 continue
 
+    def _kind(self, entry: os.DirEntry[str]) -> str:
+        """Return what an entry is, links followed; "" for what is never read."""
+        try:
+            # A link to a folder is followed only where the pattern limits the depth, so never into
+            # a loop.
+            if entry.is_dir(follow_symlinks=self.pattern.depth is not None):
+                return _FOLDER
+            return _FILE if entry.is_file() else ""
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return _LOOP
+            if netguard.may_read(entry.path):
+                raise
+            return _FILE
+
+    def _barred(self, entry: os.DirEntry[str], path: str, fault: str) -> FileStat | None:
+        """Return a file or folder that must not be opened; nothing is read of what it leads to."""
+        try:
+            found = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        # A folder changes with each of its files, and the fault does not.
+        version = _version(found) if entry.is_symlink() else f"{found.st_ino}"
+        modified_us = found.st_mtime_ns // 1000 - EPOCH_2000_US
+        shown = path if is_utf8_name(path) else shown_path(path)
+        is_resolved = self._is_resolved(found, shown, version)
+        return FileStat(shown, 0, modified_us, version, is_resolved, fault, "path.forbidden")
+
     def _stat(self, entry: os.DirEntry[str], path: str) -> FileStat | None:
+        if entry.is_symlink() and not netguard.may_read(entry.path):
+            if self.pattern.is_exact:
+                netguard.check_path(entry.path)
+            return self._barred(entry, path, _OUTSIDE)
         try:
             found = entry.stat()
         except FileNotFoundError:
@@ -136,11 +174,12 @@ class LocalFolder:
         modified_us = found.st_mtime_ns // 1000 - EPOCH_2000_US
         if not is_utf8_name(path):
             path, fault = shown_path(path), "its name is not UTF-8; rename it"
-        is_resolved = self._is_resolved(found, path)
-        return FileStat(path, found.st_size, modified_us, version, is_resolved, fault)
+        is_resolved = self._is_resolved(found, path, version)
+        code = "source.file_name" if fault else ""
+        return FileStat(path, found.st_size, modified_us, version, is_resolved, fault, code)
 
-    def _is_resolved(self, found: os.stat_result, path: str) -> bool:
-        version, now = _version(found), time.monotonic()
+    def _is_resolved(self, found: os.stat_result, path: str, version: str) -> bool:
+        now = time.monotonic()
         # Programs cannot set the change time back, unlike the modification time.
         age_s = clock.age_s(max(found.st_ctime_ns, found.st_mtime_ns) / 1e9)
         last_version, since = self._last_listed.get(path, ("", now))

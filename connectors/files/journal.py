@@ -25,8 +25,8 @@ class FileStat:
 
     path: relative to the pattern's root. version: changes with the content (size, time and inode,
     or an object's tag). modified_us: microseconds since 2000, UTC. is_resolved: False while the
-    file may still be written. fault: why the file cannot be opened at all; then the path is only
-    for people.
+    file may still be written. fault: why the file is never opened; then the path is only for
+    people, and code is of the error if nothing may be left out.
     """
 
     path: str
@@ -35,6 +35,7 @@ class FileStat:
     version: str
     is_resolved: bool = True
     fault: str = ""
+    code: str = ""
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,11 @@ class Pattern:
         """The number of components of a path; None for any number."""
         return None if "**" in self.parts else len(self.parts)
 
+    @property
+    def is_exact(self) -> bool:
+        """Return True if it names one file."""
+        return len(self.parts) == 1 and not any(w in self.parts[0] for w in WILDCARDS)
+
     def is_ignored(self, name: str) -> bool:
         """Return True if a component names an unfinished or hidden file or folder."""
         if self._ignored is None or not self._ignored.match(name):

@@ -36,6 +36,7 @@ from connectors.formats.record_format import Decoded, RecordFormat
 from connectors.formats.row_format import finish
 from connectors.formats.text_reader import TextReader
 from dataflow.delta import KIND_BYTES, Column
+from dataflow.errors import SourceError
 from dataflow.types import TypeKind
 
 SPLIT_BYTES = 32 << 20
@@ -168,7 +169,13 @@ class FileReader:
         if stat.fault:
             raise UnreadableFile(stat.fault)
         options = self.shape.options
-        with self._folder.open(stat) as file:
+        try:
+            opened = self._folder.open(stat)
+        except SourceError as error:
+            if error.code != "path.forbidden":
+                raise
+            raise UnreadableFile(error.detail) from error
+        with opened as file:
             try:
                 yield ByteStream(file, options.compression, options.encoding)
             except OF_CONTENT as error:

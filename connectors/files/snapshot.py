@@ -22,7 +22,7 @@ from connectors.files.records import Stretch
 from connectors.files.rejected import RejectedRow, broken_file, rejected_delta, rejected_rows
 from connectors.files.shape import Shape
 from dataflow.delta import Delta
-from dataflow.errors import TemporaryError
+from dataflow.errors import TidemarkError
 from dataflow.schema import Relation
 
 LEAST_PART_BYTES = 8 << 20
@@ -54,7 +54,9 @@ class FilesPart:
         folder = self.shape.options.folder()
         reader = FileReader(self.shape, folder)
         for chunk in self.chunks:
-            if self.shape.options.on_removed != KEEP or _is_there(folder, chunk):
+            # A chunk without rows is that of a broken file, which is not opened.
+            is_needed = self.shape.options.on_removed == KEEP and chunk.last
+            if not is_needed or _is_there(folder, chunk):
                 yield from self._read_chunk(reader, chunk)
 
     def rejected(self) -> Delta:
@@ -137,8 +139,9 @@ def _is_there(folder: Folder, chunk: FileChunk) -> bool:
     """Return True if a file that may be gone can still be read."""
     try:
         folder.open(chunk.note.stat(chunk.path)).close()
-    except TemporaryError as error:
-        if error.code == "source.file_changed":
+    except TidemarkError as error:
+        # Or it is a link now, which leads outside the folders that may be read.
+        if error.code in ("source.file_changed", "path.forbidden"):
             return False
         raise
     return True

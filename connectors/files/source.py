@@ -187,12 +187,12 @@ class FilesSource:
 def _check_newest(shape: Shape, folder: Folder, found: Sequence[FileStat]) -> None:
     """Check that the newest file has the declared columns and its first rows are valid."""
     stable = [stat for stat in found if stat.is_resolved]
-    unnamed = [stat for stat in stable if stat.fault]
+    barred = [stat for stat in stable if stat.fault]
     stable = [stat for stat in stable if not stat.fault]
-    if unnamed and shape.options.on_error == FAIL:
-        what = f'file "{unnamed[0].path}" cannot be read: {unnamed[0].fault}'
-        hint = 'rename it, or set on_error to "skip" or "dead_letter"'
-        raise SourceError("source.file_name", what, hint=hint)
+    if barred and shape.options.on_error == FAIL:
+        what = f'file "{barred[0].path}" cannot be read: {barred[0].fault}'
+        hint = 'rename or remove it, or set on_error to "skip" or "dead_letter"'
+        raise SourceError(barred[0].code, what, hint=hint)
     if not stable:
         return
     newest = max(stable, key=lambda stat: (stat.modified_us, stat.path))
