@@ -23,6 +23,7 @@ from connectors.view_sink import ADD_AGAIN, ViewSink
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from service.engine.departures import Departures
 from service.engine.engine import Engine
+from service.engine.view_positions import ViewPositions
 from service.runtime.log import log
 from service.runtime.runtime import RUNTIME, Runtime
 from service.sinks.sink_worker import FAILED, RETRY_S, Reached, SinkRoute, SinkWorker
@@ -55,6 +56,7 @@ class SinkWorkers:
     ) -> None:
         self._control = control
         self._engine = engine
+        self._positions = ViewPositions(lambda: engine.views)
         self._departures = Departures(engine.store)
         self._factory = factory
         self._runtime = runtime
@@ -137,6 +139,7 @@ class SinkWorkers:
 
         written: the newest epoch in the views' tables. Part of the open epoch.
         """
+        self._positions.refresh()
         for identity, worker in self._sink_workers.items():
             self._note(identity, worker.reached)
         return min([written, *(reached.epoch for reached in self._noted.values())])
@@ -229,13 +232,14 @@ class SinkWorkers:
                 detail=f"the sink is at epoch {row.epoch}, the state at {self._engine.epoch}",
                 hint=ADD_AGAIN,
             )
+        self._positions.refresh()
         table = found[0].published
         route = SinkRoute(
             table,
             self._factory.view_sink(row, table),
             self._engine.find_epoch,
             functools.partial(self._factory.sink().rows_at, table),
-            shown_positions,
+            functools.partial(self._shown_of, row.view_identity),
             has_rows=row.options.get("initial", "rows") == "rows",
             begins=self._engine.epoch,
             max_delay_s=float(row.options.get("max_delay_s", 0)),
@@ -244,6 +248,9 @@ class SinkWorkers:
         self._sink_workers[row.identity] = worker
         self._note(row.identity, worker.reached)
         log.info("sink.attached", sink=row.title, epoch=worker.reached.epoch)
+
+    def _shown_of(self, view_identity: str, positions: Mapping[str, Any]) -> dict[str, Any]:
+        return shown_positions(self._positions.of(view_identity, positions))
 
     def _drop(self, row: SinkRow) -> None:
         if row.identity in self._removals:

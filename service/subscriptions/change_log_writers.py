@@ -20,6 +20,7 @@ from connectors.sink import SinkEpoch, SinkTable
 from dataflow.errors import TidemarkError
 from dataflow.schema import RelationName
 from service.engine.engine import Engine
+from service.engine.view_positions import ViewPositions
 from service.runtime.log import log
 from service.runtime.runtime import RUNTIME, Runtime, Thread
 from service.runtime.settings import Settings
@@ -39,12 +40,13 @@ REFUSED = "the sink refused an epoch of the view"
 
 @dataclass
 class _Served:
-    """A log and its view.
+    """A log and its view, by identity and table.
 
     passed: the newest epoch that was processed. unreported: its positions until the log has them.
     ending: why the log must end; only the thread ends it.
     """
 
+    identity: str
     table: SinkTable
     log: ChangeLog
     passed: int
@@ -62,6 +64,7 @@ class ChangeLogs:
         self._retention_s = settings.changes_retention_s
         self._max_bytes = settings.changes_budget_mb << 20
         self._budget_bytes = settings.sink_budget_mb << 20
+        self._positions = ViewPositions(lambda: engine.views)
         self._logs: dict[str, _Served] = {}
         self._written: Callable[[], int] = int
         self._is_stopping = False
@@ -70,6 +73,7 @@ class ChangeLogs:
         self._thread: Thread | None = None
         # By folder: the modification time of its request, and when that time was first read.
         self._touches: dict[Path, tuple[int, float]] = {}
+        self._positions.refresh()
         self._reopen()
 
     def _reopen(self) -> None:
@@ -86,7 +90,9 @@ class ChangeLogs:
             if found is not None and definition is None:
                 found.end("the view was dropped")
             elif found is not None and definition is not None:
-                self._logs[folder.name] = _Served(definition.published, found, found.reached)
+                self._logs[folder.name] = _Served(
+                    folder.name, definition.published, found, found.reached
+                )
 
     # --- for the pipeline's loop ---------------------------------------------------------------
 
@@ -114,6 +120,7 @@ class ChangeLogs:
         """Return the epoch up to which the outbox may be trimmed, with `written` in the sink."""
         if not self._logs:
             return written
+        self._positions.refresh()
         with self._moved:
             reached = [f.log.reached for f in self._logs.values() if not f.ending]
         return min([written, *reached])
@@ -143,6 +150,7 @@ class ChangeLogs:
 
     def reconcile(self, rows: Sequence[ViewRow], *, is_muted: bool) -> None:
         """Start and end logs according to requests, options and views. rows: of the catalog."""
+        self._positions.refresh()
         folders = {folder.name: folder for folder in _folders(self._folder)}
         retained = {r.identity: _retention_of(r) for r in rows if _retention_of(r)}
         if not (folders or retained or self._logs):
@@ -196,7 +204,7 @@ class ChangeLogs:
             log.warning("changes.refused", view=table.title, why=str(error))
             return
         with self._moved:
-            self._logs[identity] = _Served(table, made, floor)
+            self._logs[identity] = _Served(identity, table, made, floor)
         log.info("changes.began", view=table.title, epoch=floor)
 
     def _is_desired(self, folder: Path | None, found: ChangeLog) -> bool:
@@ -289,7 +297,8 @@ class ChangeLogs:
         positions: Mapping[str, Any],
         lines: Iterable[bytes] = (),
     ) -> None:
-        marker = marker_line(followed.log.head.name, number, shown_positions(positions))
+        own = self._positions.of(followed.identity, positions)
+        marker = marker_line(followed.log.head.name, number, shown_positions(own))
         try:
             followed.log.append(number, lines, marker)
             followed.passed, followed.unreported = number, None

@@ -15,7 +15,7 @@ import contextlib
 import itertools
 import json
 import re
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ from connectors.postgres.sink.postgres_sink import PostgresSink
 from connectors.sink import Progress, SinkTable
 from dataflow.delta import Delta
 from dataflow.errors import TemporaryError, TidemarkError
+from service.engine.view_positions import Read, positions_of
 from service.sinks.sink_workers import shown_positions
 from service.subscriptions.change_encoder import (
     begin_line,
@@ -46,6 +47,7 @@ from service.subscriptions.change_feed import (
     touch,
 )
 from service.subscriptions.change_log import ENDED, FOLDER, LogHead, is_checked, read_head
+from service.views.dependencies import relations_read
 from service.views.groups import group_of
 from service.views.lifecycle import DesiredState, ViewState
 from service.views.requested_changes import published_of, table_of
@@ -149,11 +151,13 @@ class Subscriptions:
     ) -> Subscription:
         rows = _Rows(self._sink(group_of(row)), published_of(row), has_rows=options.has_rows)
         subscription = Subscription(self, row, feed, rows, options)
+        read = await run_in_threadpool(self._read_by, row)
+        subscription.read = read
         if acknowledged is not None:
             # The log has everything after what the sink shows now.
             until = (await run_in_threadpool(rows.progress)).epoch
             source = self._settings.sink, feed.reader.head.name
-            subscription.past = _Past(source, published_of(row), acknowledged, until)
+            subscription.past = _Past(source, published_of(row), acknowledged, until, read)
             return subscription
         if token is None:
             return subscription
@@ -225,6 +229,9 @@ class Subscriptions:
             )
         return row
 
+    def _read_by(self, row: ViewRow) -> set[Read]:
+        return relations_read(row, self._control.list_views())
+
     async def _log(self, folder: Path, row: ViewRow) -> LogHead:
         """Return the running log of a view; request one if there is none."""
         deadline = asyncio.get_running_loop().time() + BEGIN_S
@@ -250,8 +257,8 @@ class Subscriptions:
 class Subscription:
     """One subscriber and its events.
 
-    epoch: what it resumes from, or None. past: what it reads before the log, of a named one. error:
-    what it has ended with.
+    epoch: what it resumes from, or None. past: what it reads before the log, of a named one. read:
+    what the view reads, directly or through views. error: what it has ended with.
     """
 
     def __init__(
@@ -264,6 +271,7 @@ class Subscription:
     ) -> None:
         self.epoch: int | None = None
         self.past: _Past | None = None
+        self.read: Collection[Read] = ()
         self.error: TidemarkError | None = None
         self.title = row.title
         self.timeout_s = subscriptions.timeout_s
@@ -364,7 +372,8 @@ class Subscription:
 
     def _marker(self, framing: Framing, progress: Progress) -> bytes:
         name = self._feed.reader.head.name
-        line = marker_line(name, progress.epoch, shown_positions(progress.positions))
+        shown = shown_positions(positions_of(progress.positions, self.read))
+        line = marker_line(name, progress.epoch, shown)
         return framed(
             framing, self._marker_name.encode(), line, f"{name}.{progress.epoch}".encode()
         )
@@ -427,11 +436,20 @@ class _Past:
     """The changes of a view's history from an epoch until another one, or a later one; its methods
     block, one after another.
 
-    epoch: up to where they were read. source: DSN of the sink, and name of the view's log.
+    epoch: up to where they were read. source: DSN of the sink, and name of the view's log. read:
+    what the view reads.
     """
 
-    def __init__(self, source: tuple[str, str], table: SinkTable, epoch: int, until: int) -> None:
+    def __init__(
+        self,
+        source: tuple[str, str],
+        table: SinkTable,
+        epoch: int,
+        until: int,
+        read: Collection[Read],
+    ) -> None:
         self.epoch = epoch
+        self._of_view = read
         self._until = until
         self._dsn, self._log = source
         self._table = table
@@ -462,7 +480,8 @@ class _Past:
                         if delta is not None:
                             for line in change_lines(self._table.fields, delta, epoch):
                                 yield [line]
-                    yield [_MARKER + marker_line(self._log, epoch, shown_positions(positions))]
+                    shown = shown_positions(positions_of(positions, self._of_view))
+                    yield [_MARKER + marker_line(self._log, epoch, shown)]
                     self.epoch = epoch
 
 

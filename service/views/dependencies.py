@@ -32,5 +32,19 @@ def readers_of(row: ViewRow, rows: Iterable[ViewRow]) -> list[ViewRow]:
     return found
 
 
+def relations_read(row: ViewRow, rows: Iterable[ViewRow]) -> set[tuple[str, str]]:
+    """Return (source, relation) of all that a view reads, itself or through views."""
+    by_name = {_relation(r): r for r in rows}
+    waiting, visited = [row], {_relation(row)}
+    found: set[tuple[str, str]] = set()
+    while waiting:
+        view = waiting.pop()
+        found |= {(source, name) for source, name in (view.plan or {}).get("reads", [])}
+        parents = [name for name in parents_of(view) if name in by_name and name not in visited]
+        visited.update(parents)
+        waiting += [by_name[name] for name in parents]
+    return found
+
+
 def _relation(row: ViewRow) -> RelationName:
     return RelationName(VIEW_SOURCE, row.schema, row.name)

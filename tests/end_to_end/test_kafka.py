@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -23,9 +26,12 @@ from tests.harness.broker import (
     topic_names,
     unique_name,
 )
+from tests.harness.change_stream import events
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
+from tests.harness.sinks import add_sink
 from tests.harness.tiers import is_fast
+from tests.harness.topic_reader import TopicReader
 from tests.harness.waiting import wait_until
 
 TIMEOUT_S = 60.0
@@ -353,3 +359,64 @@ def test_a_relation_is_read_from_another_start(
     assert answer.json()["code"] == "view.has_sinks", answer.text
     views = service.call("GET", "/views").json()["views"]
     assert {view["status"] for view in views} == {"live"}, "one of them was paused"
+
+
+def test_sinks_and_subscribers_get_the_positions_of_what_their_view_reads(
+    broker: EmbeddedKafka, service: RunningService, database: Database
+) -> None:
+    """Of one of several sources, through a view, with a table; also after a restart."""
+    topics = {name: new_topic(broker, partitions=1) for name in ("a", "b", "c")}
+    for topic in topics.values():
+        send(broker, topic, [(0, None, _click(1))])
+    _declare(service, broker, {n: _clicks(topics[n]) for n in "ab"}, "one")
+    _declare(service, broker, {"c": _clicks(topics["c"])}, "two")
+    expected: dict[str, dict[str, set[str]]] = {
+        "own": {"one": {"a"}},
+        "above": {"one": {"a"}},
+        "joined": {"one": {"a"}, "source": set()},
+        "rest": {"one": {"b"}, "two": {"c"}},
+    }
+    service.create("own", "SELECT n FROM one.a", backfill="local")
+    service.create("above", "SELECT max(n) AS n FROM own", backfill="local")
+    query = "SELECT u.region, a.n FROM one.a a JOIN users u ON u.id = a.person"
+    service.create("joined", query, backfill="local")
+    query = "SELECT b.n, c.n AS m FROM one.b b JOIN two.c c ON b.n = c.n"
+    service.create("rest", query, backfill="local")
+    copies = {view: unique_name(view) for view in expected}
+    for view, topic in copies.items():
+        add_sink(service, view, "copy", bootstrap_servers=broker.bootstrap, topic=topic)
+
+    def told(positions: dict[str, Any]) -> dict[str, set[str]]:
+        return {
+            source: set(found) if isinstance(found, dict) else set()
+            for source, found in positions.items()
+        }
+
+    def agree(number: int) -> None:
+        for topic in topics.values():
+            send(broker, topic, [(0, None, _click(number))])
+        for view, topic in copies.items():
+            reader = TopicReader(broker, topic)
+            for epoch in reader.epochs(until=partial(_has_number, reader, number)):
+                assert told(epoch.position) == expected[view], view
+            reader.close()
+
+    agree(11)
+    service.kill_child("pipeline")
+    agree(21)
+    for view, positions in expected.items():
+        assert told(asyncio.run(_first_positions(service, view))) == positions, view
+        shown = service.call("GET", f"/views/{view}/sinks/copy").json()["positions"]
+        assert told(shown) == positions, view
+
+
+def _has_number(reader: TopicReader, number: int) -> bool:
+    return any(str(number) in row for row in reader.rows())
+
+
+async def _first_positions(service: RunningService, view: str) -> dict[str, Any]:
+    async with contextlib.aclosing(events(service.url, view)) as found:
+        async for name, body, _ in found:
+            if name == "progress":
+                return body["positions"]
+    raise AssertionError("the stream has ended")
