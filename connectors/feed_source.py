@@ -173,6 +173,13 @@ def problem_of(feed: SourceFeed) -> TidemarkError | None:
     return getattr(feed, "problem", None)
 
 
+class RelationAltered(SourceError):
+    """A relation has another definition from here on, and rows that did not come as changes.
+
+    Its readers are built again: with its rows as they are now, or its source refuses them.
+    """
+
+
 def undeclared(source: str, relation: Relation) -> SourceError:
     """Return the error of a relation that a source's options no longer have."""
     what = f'relation "{relation.name.name}" of source "{source}" is no longer declared'

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from connectors.feed_source import rejected_row
+from connectors.feed_source import RelationAltered, rejected_row
 from connectors.mysql.charsets import Charsets
 from connectors.mysql.column_types import ALLOWED
 from connectors.mysql.options import TableOptions
@@ -108,13 +108,13 @@ class ImageReader:
     def check(self, shape: Shape) -> None:
         """Refuse a shape that lacks a declared column, or has one of another type.
 
-        SourceError source.column_dropped, source.column_changed.
+        RelationAltered source.column_dropped, source.column_changed.
         """
         for declared in self.relation.fields:
             position = shape.position(declared.name)
             name = self.relation.name
             if position < 0:
-                raise SourceError(
+                raise RelationAltered(
                     "source.column_dropped",
                     f'table "{name}" no longer has column "{declared.name}"',
                     detail=f'in the log, "{shape.schema}.{shape.table}" has the columns '
@@ -124,7 +124,7 @@ class ImageReader:
                 )
             family = shape.columns[position].family
             if declared.type.kind not in ALLOWED.get(family, ()):
-                raise SourceError(
+                raise RelationAltered(
                     "source.column_changed",
                     f'table "{name}" has changed column "{declared.name}"',
                     detail=f"it is declared as {declared.type.name}; the log has "

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from connectors.feed_source import REJECTED_KINDS, FeedPart, FeedPositions
+from connectors.feed_source import REJECTED_KINDS, FeedPart, FeedPositions, RelationAltered
 from connectors.mysql.charsets import Charsets
 from connectors.mysql.images import AFTER, NEW, ImageReader, RowImages, alike
 from connectors.mysql.log import LogReader, LogRequest
@@ -26,7 +26,7 @@ from connectors.mysql.rows import QueryRows, TableReader
 from connectors.mysql.server import Server
 from connectors.mysql.transactions import TRUNCATE, RowEvent, Transaction
 from dataflow.delta import Column, Delta
-from dataflow.errors import SourceError
+from dataflow.errors import SourceError, TemporaryError
 from dataflow.schema import Relation
 from dataflow.types import TypeKind
 
@@ -206,6 +206,14 @@ class _Undone:
             reader.run()
         except _Reached:
             return
+        except RelationAltered as error:
+            raise TemporaryError(
+                "mysql.snapshot_altered",
+                f'table "{self._relation.name}" was altered while it was read',
+                detail=f"{error.what}; {error.detail}",
+                hint="no action needed: it is read again from the start",
+                relation=self._relation.name,
+            ) from None
 
     def keep(self, rows: QueryRows) -> QueryRows:
         """Return the rows that were there at the position, of what is there now."""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from connectors.feed_source import RelationAltered
 from dataflow.errors import SourceError
 from dataflow.schema import RelationName
 
@@ -25,6 +26,9 @@ _HARMLESS |= {"optimize", "repair", "default", "enable", "disable", "key_block_s
 _HARMLESS |= {"stats_persistent", "stats_auto_recalc", "stats_sample_pages", "page_compressed"}
 _HARMLESS |= {"max_rows", "min_rows", "avg_row_length", "checksum", "pack_keys", "nowait"}
 _HARMLESS |= {"validation", "without", "encrypted", "encryption", "encryption_key_id", "online"}
+_GONE = "source.table_missing"
+# What building the readers again does not put right.
+_ENDING = {_GONE, "mysql.statement_format", "mysql.unknown_statement"}
 _KEYS = {"index", "key", "unique", "constraint", "foreign", "fulltext", "spatial", "check"}
 _TOKEN = re.compile(
     r"""(?P<space>\s+|--[ \t][^\n]*|\#[^\n]*|/\*(?!M?!).*?\*/)
@@ -37,6 +41,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _REBUILD = "rebuild the views that read it, or drop them"
+_REBUILT = "no action needed: the views that read it are built again from the table as it is"
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,10 @@ def judge(statement: str, schema: str, watch: Watch) -> Verdict:
 
 @dataclass(frozen=True)
 class _Ending:
-    """Why the readers of a table cannot continue. more: of the error's text, see `_error`."""
+    """Why the readers of a table cannot continue. more: of the error's text, see `_error`.
+
+    Unless the table is gone or was changed without rows, they are built again.
+    """
 
     watched: Watched
     code: str
@@ -166,18 +174,18 @@ class _Statement:
         if words[1:2] in (["database"], ["schema"]):
             gone = self._parts[-1].text.lower()
             dropped = [w for (schema, _), w in self._watch.items() if schema == gone]
-            return self._first_error(_Ending(w, code="source.table_missing") for w in dropped)
+            return self._first_error(_Ending(w, code=_GONE) for w in dropped)
         if words[1:2] not in (["table"], ["tables"]):
             return Verdict()
         listed = self._listed(2)
-        return self._first_error(_Ending(w, code="source.table_missing") for w in listed)
+        return self._first_error(_Ending(w, code=_GONE) for w in listed)
 
     def _creates(self, words: Sequence[str]) -> Verdict:
         """CREATE OR REPLACE TABLE drops what there was."""
         if words[1:4] != ["or", "replace", "table"]:
             return Verdict()
         listed = self._listed(4)[:1]
-        return self._first_error(_Ending(w, code="source.table_missing") for w in listed)
+        return self._first_error(_Ending(w, code="mysql.table_renamed") for w in listed)
 
     def _renamed(self) -> Iterator[_Ending]:
         """Yield the watched tables that now have another name, or another table."""
@@ -284,7 +292,7 @@ class _Statement:
 
 def _error(relation: RelationName, code: str, more: str) -> SourceError:
     what, detail = {
-        "source.table_missing": ("was dropped", ""),
+        _GONE: ("was dropped", ""),
         "source.column_dropped": (f'no longer has column "{more}"', ""),
         "source.column_changed": (f'has changed column "{more}"', "ALTER TABLE rewrote its values"),
         "source.key_changed": ("identifies rows by another key", more),
@@ -296,7 +304,8 @@ def _error(relation: RelationName, code: str, more: str) -> SourceError:
         ),
         "mysql.unknown_statement": ("is named by a statement of unknown effect", more),
     }[code]
-    hint = "create it again, then rebuild the views" if code == "source.table_missing" else _REBUILD
-    return SourceError(
-        code, f'table "{relation}" {what}', detail=detail, hint=hint, relation=relation
-    )
+    what = f'table "{relation}" {what}'
+    if code in _ENDING:
+        hint = "create it again, then rebuild the views" if code == _GONE else _REBUILD
+        return SourceError(code, what, detail=detail, hint=hint, relation=relation)
+    return RelationAltered(code, what, detail=detail, hint=_REBUILT, relation=relation)

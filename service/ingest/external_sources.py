@@ -15,6 +15,7 @@ from typing import cast
 from connectors.feed_source import (
     FeedPositions,
     FeedSource,
+    RelationAltered,
     RetainingFeed,
     RetainingSource,
     SourceFeed,
@@ -303,6 +304,10 @@ class ExternalSources:
             batch = opened.feed.poll(max_rows, until=until)
         except TidemarkError as error:
             opened.close()
+            if isinstance(error, RelationAltered):
+                # It concerns the readers of one relation, which are built again.
+                opened.retry_at = self._runtime.monotonic() + RETRY_S[0]
+                raise
             self._pause(opened, error)
             if error.relation is not None and not (error.is_temporary or error.code in STOPPING):
                 raise

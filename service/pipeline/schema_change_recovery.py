@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from connectors.feed_source import RelationAltered
 from connectors.sink import SinkTable
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from dataflow.schema import Field
@@ -48,7 +49,8 @@ class SchemaChangeRecovery:
             failpoint("ddl.recovery.after")
             self._watch.accept(error.found)
             return taken
-        if error.code == "source.schema_changed" and isinstance(error, SourceError):
+        is_altered = error.code == "source.schema_changed" or isinstance(error, RelationAltered)
+        if is_altered and isinstance(error, SourceError):
             readers = self._failures.readers_of(error.relation)
             return self._recover({d.building: error for d in readers})
         return self._failures.fail_readers(error)
