@@ -30,7 +30,8 @@ class NameReader(Protocol):
 def names_facts(names: KnownNames) -> dict[str, Any]:
     """Return the names in the form of tidemark.views, `plan`, key `names`."""
     tables = [[t.oid, t.schema, t.name, [list(c) for c in t.columns]] for t in names.tables]
-    return {"server": names.server, "tables": tables}
+    listed = {"listed": names.listed} if names.listed else {}
+    return {"server": names.server, "tables": tables, **listed}
 
 
 def names_in(plan: Mapping[str, Any] | None) -> KnownNames:
@@ -42,7 +43,7 @@ def names_in(plan: Mapping[str, Any] | None) -> KnownNames:
         TableNames(oid, schema, name, tuple((number, column) for number, column in columns))
         for oid, schema, name, columns in facts["tables"]
     )
-    return KnownNames(facts["server"], tuple(tables))
+    return KnownNames(facts["server"], tuple(tables), facts.get("listed", ""))
 
 
 def names_now(before: KnownNames, analyzer: NameReader) -> KnownNames:
@@ -60,8 +61,11 @@ def with_names(query: str, before: KnownNames, found: KnownNames) -> str:
 
     SourceError source.renamed if the query cannot be rewritten.
     """
-    if not before.server or found == before or found.server != before.server:
+    is_same = found.tables == before.tables
+    if not before.server or is_same or found.server != before.server:
         return query
+    if before.listed and _has_more_columns(before, found):
+        query = before.listed
     now = {t.oid: t for t in found.tables}
     moves = {
         (was.schema, was.name): _moved(was, now[was.oid]) for was in before.tables if was.oid in now
@@ -74,6 +78,15 @@ def with_names(query: str, before: KnownNames, found: KnownNames) -> str:
             return query
         old, moved = (renamed or list(moves.items()))[0]
         raise _refused(old, moved, str(error)) from None
+
+
+def _has_more_columns(before: KnownNames, found: KnownNames) -> bool:
+    """Return whether a table has a column that it had not when the query was written."""
+    now = {t.oid: t for t in found.tables}
+    return any(
+        t.oid in now and not dict(now[t.oid].columns).keys() <= dict(t.columns).keys()
+        for t in before.tables
+    )
 
 
 def require_read(before: KnownNames, found: KnownNames, analyzer: NameReader) -> None:

@@ -48,6 +48,8 @@ _SETTINGS = {
 _MAX_COLUMNS = 1500
 # SQLSTATEs of a function and a schema that do not exist.
 _UNKNOWN = ("42883", "3F000")
+# What stands for all columns of a table.
+_OPEN = re.compile(r"[*]|\b(?:table|natural)\b", re.IGNORECASE)
 _FULL_JOIN = "FULL JOIN "
 _CALLS = re.compile(r":(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)")
 _ROW_NAMES = re.compile(r":eref \{ALIAS :aliasname (\S+) :colnames \(((?:\\.|[^()\\])*)\)\}")
@@ -148,7 +150,7 @@ class PostgresAnalyzer:
         with self._step("the query cannot be analyzed", query, moved):
             self._make(body, is_users=True)
             found = self._described(f"pg_temp.{_VIEW}")
-            self.named = self._named()
+            self.named = self._named(found.text if body == query and _OPEN.search(query) else "")
             if self._keeps_rows:
                 foreign_code.check_outputs(self._cursor(), self._oid(f"pg_temp.{_VIEW}"))
             if self._requester:
@@ -195,12 +197,15 @@ class PostgresAnalyzer:
         names = (*found.row_names, *(n for n in made.row_names if n[0] not in aliases))
         return replace(found, text=made.text, routines=made.routines, row_names=names)
 
-    def _named(self) -> KnownNames:
+    def _named(self, listed: str) -> KnownNames:
         """Return the tables that the query names, without maintained views, which track their own
-        names."""
+        names.
+
+        listed: the query with all columns listed, of use as long as it names tables alone.
+        """
         found = read_named(self._cursor(), self._oid(f"pg_temp.{_VIEW}"))
-        tables = (t for t in found.tables if (t.schema, t.name) not in self._views)
-        return KnownNames(found.server, tuple(tables))
+        tables = tuple(t for t in found.tables if (t.schema, t.name) not in self._views)
+        return KnownNames(found.server, tables, listed if tables == found.tables else "")
 
     def relation(self, schema: str, name: str) -> Table | Analysis:
         """Return a relation of the canonical text; see `Analyzer`."""

@@ -46,10 +46,15 @@ class TableNames:
 
 @dataclass(frozen=True)
 class KnownNames:
-    """The names of tables at one moment. server: which server and database, "" if unavailable."""
+    """The names of tables at one moment.
+
+    server: which server and database, "" if unavailable. listed: of a query whose columns a new
+    column of a table would change, as in SELECT *, PostgreSQL's own text with all columns listed.
+    """
 
     server: str = ""
     tables: tuple[TableNames, ...] = ()
+    listed: str = ""
 
 
 UNKNOWN = KnownNames()

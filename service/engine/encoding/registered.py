@@ -115,7 +115,7 @@ _PLANS = (
 )
 _VIEWS = (
     _type("view.table", SinkTable, "schema name fields key final"),
-    _type("view.names", KnownNames, "server tables"),
+    _type("view.names", KnownNames, "server tables listed"),
     _type("view.table_names", TableNames, "oid schema name columns"),
     _type(
         "view.definition",

@@ -69,6 +69,8 @@ QUERIES = (
     "SELECT x.b FROM t JOIN wide x (id, spare, b, a) USING (id)",
 )
 RENAMES = (
+    # What has all columns, or compares all of them, has those that it had.
+    'ALTER TABLE t ADD "B b" text DEFAULT 1; ALTER TABLE "My Data"."U u" ADD b text DEFAULT 2',
     "ALTER TABLE t RENAME TO moved",
     'ALTER VIEW "My Data".t RENAME TO other; ALTER TABLE t SET SCHEMA "My Data"',
     'ALTER TABLE t RENAME a TO "A""a"; ALTER TABLE t RENAME b TO a; ALTER TABLE t RENAME id TO b',
@@ -80,9 +82,6 @@ RENAMES = (
     "ALTER TABLE wide RENAME TO w; ALTER TABLE w DROP COLUMN spare; ALTER TABLE w ADD c int",
     'ALTER TABLE twin RENAME TO t4; ALTER TABLE "My Data".twin SET SCHEMA public;'
     ' ALTER TABLE t4 SET SCHEMA "My Data"; ALTER TABLE "My Data".t4 RENAME TO twin',
-)
-COLUMNS = (
-    "SELECT quote_ident(attname) FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0"
 )
 
 
@@ -124,10 +123,6 @@ def renewed(database: Database, query: str, known: KnownNames) -> tuple[str, Kno
 
 
 def assert_same(database: Database, kept: str, query: str) -> None:
-    if "*" in query or "TABLE" in query:
-        # It has the columns that were added since, as another query of today has.
-        names = [name for (name,) in database.rows(COLUMNS, (kept,))]
-        query = f"SELECT {', '.join(names)} FROM ({query}\n) AS newer"
     both = (f"(TABLE {kept} EXCEPT ALL ({query}\n))", f"({query}\n) EXCEPT ALL TABLE {kept}")
     assert [database.rows(one) for one in both] == [[], []], query
 
