@@ -3,6 +3,7 @@ has a say in values or names is another one for the service's role, and for the 
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import psycopg2
@@ -11,7 +12,7 @@ import pytest
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.postgres.session.session_settings import PINNED
 from tests.end_to_end.test_views import flush_position
-from tests.harness.hostile_settings import make_hostile
+from tests.harness.hostile_settings import OF_TEXTS, make_hostile
 from tests.harness.postgres import Database, new_database
 from tests.harness.psql import roles
 from tests.harness.service import RunningService
@@ -33,6 +34,8 @@ VIEWS = {
     "texts": 'SELECT id, a::text || "B""b" AS t, i::text AS i, z::text AS z, d::text AS d,'
     " y::text AS y, f::text AS f, to_char(z, 'TMDay D') AS c, to_char(n, '9D99G9') AS n,"
     ' upper(x::text) AS x, m::text AS m FROM "T a"',
+    "bag": 'SELECT m, y, f, i, d, z FROM "T a"',
+    "of_texts": 'SELECT m::text || y::text AS t, count(*) AS n FROM "T a" GROUP BY 1',
     "means": "SELECT id, \"B\"\"b\" LIKE 'q''\\\\%' AS l, a = '{NULL,x}' AS e,"
     " '03-02-2024'::text AS w FROM \"T a\"",
     "groups": "SELECT a[2] AS k, count(*) AS n, array_agg(i ORDER BY id) AS a"
@@ -41,7 +44,7 @@ VIEWS = {
 
 
 @pytest.mark.whole
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_snapshot_and_stream_read_what_is_there(
     every_postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
@@ -59,18 +62,37 @@ def test_snapshot_and_stream_read_what_is_there(
             place.execute(ROWS, (21, 40))
             place.execute('UPDATE "T a" SET f = f * 3, i = -i; DELETE FROM "T a" WHERE id % 3 = 0')
             _check(service, place)
+            # They become others while sessions live, and for those that are opened later.
+            place.execute(
+                f"ALTER ROLE hostile RESET ALL; ALTER ROLE hostile IN DATABASE {place.name}"
+                " RESET ALL"
+            )
+            make_hostile(place, f"DATABASE {place.name}", OF_TEXTS)
+            place.execute(ROWS, (41, 50))
+            assert service.kill_child("pipeline")
+            place.execute('DELETE FROM "T a" WHERE id % 5 = 0')
+            _check(service, place)
+            for view in ("bag", "of_texts"):
+                answer = service.call("POST", f"/views/{view}/verify").json()
+                assert answer.get("result") == "equal", answer
+                # A new version is compared with the rows that were written under other settings.
+                found = service.call("POST", f"/views/{view}/rebuild?wait_s=60").json()
+                assert found["status"] == "live", found
+            _check(service, place)
         place.execute("REASSIGN OWNED BY hostile TO postgres")
 
 
 def _check(service: RunningService, place: Database) -> None:
     position = flush_position(place)
-    connection = psycopg2.connect(place.dsn)
-    cursor = connection.cursor()
-    cursor.execute("; ".join(f"SET {name} TO '{value}'" for name, value in PINNED.items()))
-    for name, query in VIEWS.items():
-        service.wait(name, position)
-        cursor.execute(f"SELECT v::text FROM ({query}) AS v ORDER BY 1")
-        wanted = cursor.fetchall()
-        cursor.execute(f"SELECT v::text FROM {name} AS v ORDER BY 1")
-        assert cursor.fetchall() == wanted, name
-    connection.close()
+    session = psycopg2.connect(place.dsn, client_encoding="UTF8")
+    with closing(session), session.cursor() as cursor:
+        cursor.execute("; ".join(f"SET {name} TO '{value}'" for name, value in PINNED.items()))
+        for name, query in VIEWS.items():
+            service.wait(name, position)
+            cursor.execute(f"SELECT v::text FROM ({query}) AS v ORDER BY 1")
+            wanted = cursor.fetchall()
+            cursor.execute(f"SELECT v::text FROM {name} AS v ORDER BY 1")
+            assert cursor.fetchall() == wanted, name
+            once = {"query": f"SELECT v::text AS t FROM ({query}) v"}
+            answer = service.call("POST", "/query", once).json()
+            assert sorted(r["t"] for r in answer["rows"]) == sorted(t for (t,) in wanted), name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tests.harness.postgres import Database
 
 # What a role or a database may have, each of which would change what is read or written.
@@ -34,12 +36,16 @@ HOSTILE = {
     "idle_session_timeout": "1ms",
     "idle_in_transaction_session_timeout": "1ms",
 }
+# Those that show in the texts of values, and end no session of a test.
+OF_TEXTS = tuple(HOSTILE)[: tuple(HOSTILE).index("standard_conforming_strings")]
 
 
-def make_hostile(place: Database, target: str) -> dict[str, str]:
-    """Give a role or a database all of them that the server knows; which these are."""
+def make_hostile(
+    place: Database, target: str, names: Collection[str] = tuple(HOSTILE)
+) -> dict[str, str]:
+    """Give a role or a database those of `names` that the server knows; which these are."""
     known = {n.lower() for (n,) in place.rows("SELECT name FROM pg_settings")}
-    given = {name: value for name, value in HOSTILE.items() if name.lower() in known}
+    given = {n: value for n, value in HOSTILE.items() if n in names and n.lower() in known}
     words = (f"ALTER {target} SET {name} = '{value}'" for name, value in given.items())
     words = (w.replace("'SQL, DMY'", "SQL, DMY") for w in words)
     place.execute("; ".join(words))
