@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 import clickhouse_connect
+import httpx
 import pyarrow as pa
 import xxhash
 from clickhouse_connect.driver.client import Client
@@ -24,12 +26,14 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 from connectors import secrets
 from connectors.clickhouse.sink_options import ClickHouseOptions, literal
 from connectors.clickhouse.tables import NOW, PROGRESS, changes_of, rows_of, statements
+from connectors.guarded_http import GuardedTransport, tls_context
 from connectors.lake.location import UNREACHABLE
 from connectors.sink import SinkTable
 from connectors.view_sink import Interruption, ViewEpoch, fenced, lost
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from storage.failpoints import failpoint
 
+LEAST_VERSION = (23, 2)
 CONNECT_S, RECEIVE_S = 5, 60
 INSERT_ROWS, INSERT_BYTES = 1_000_000, 64 << 20
 
@@ -188,12 +192,14 @@ class ClickHouseSink:
 
 
 def connect(options: ClickHouseOptions) -> Client:
-    """Return a client. TemporaryError; SourceError host.forbidden, secret.missing."""
+    """Return a client. TemporaryError; SinkError clickhouse.version; SourceError host.forbidden,
+    secret.missing.
+    """
     options.check()
     parts = urlsplit(options.url)
     is_secure = parts.scheme == "https"
     try:
-        return clickhouse_connect.get_client(
+        client = clickhouse_connect.get_client(
             host=parts.hostname or "",
             port=parts.port or (8443 if is_secure else 8123),
             username=options.user,
@@ -207,7 +213,47 @@ def connect(options: ClickHouseOptions) -> Client:
             autogenerate_session_id=False,
         )
     except (ClickHouseError, OSError) as error:
+        if isinstance(error, DatabaseError):
+            # On old servers the client itself fails, in words of what they lack.
+            _require_recent(_version_of(options))
         raise failure(error) from None
+    try:
+        _require_recent(client.server_version or "")
+    except SinkError:
+        client.close()
+        raise
+    return client
+
+
+def _version_of(options: ClickHouseOptions) -> str:
+    """Return the server's version, "" if it does not say."""
+    headers = {"X-ClickHouse-User": options.user}
+    headers["X-ClickHouse-Key"] = secrets.resolve(options.password)
+    inner = httpx.HTTPTransport(verify=tls_context(options.ca_file), trust_env=False)
+    try:
+        with httpx.Client(
+            transport=GuardedTransport(inner), headers=headers, timeout=CONNECT_S, trust_env=False
+        ) as client:
+            answer = client.post(options.url, content=b"SELECT version()")
+            return answer.text.strip() if answer.status_code == httpx.codes.OK else ""
+    except httpx.HTTPError:
+        return ""
+
+
+def _require_recent(version: str) -> None:
+    """SinkError clickhouse.version.
+
+    >>> _require_recent("23.2.1.2537"), _require_recent("26.9"), _require_recent("")
+    (None, None, None)
+    """
+    found, least = re.match(r"(\d+)\.(\d+)", version), ".".join(map(str, LEAST_VERSION))
+    if found is not None and (int(found[1]), int(found[2])) < LEAST_VERSION:
+        raise SinkError(
+            "clickhouse.version",
+            f"the server is older than ClickHouse {least}",
+            detail=f"it is version {version}",
+            hint=f"use ClickHouse {least} or newer",
+        )
 
 
 def existing(client: Client, options: ClickHouseOptions) -> dict[str, str]:

@@ -25,6 +25,7 @@ RECONCILE_S = 1.0
 REFUSED_S = 15.0
 # Prefixes of the error codes that opening the stream may raise.
 OPENING = ("source.slot_", "source.no_free_", "source.privilege", "source.login", "source.database")
+OPENING += ("source.tls", "source.pooler")
 OPENING += ("source.identity_", "source.promoted_", "source.standby", "source.wal_level")
 # Possibly a wrong setting that will be corrected; a requested rebuild ends the wait.
 ABANDONED = ("source.identity_changed", "source.promoted_behind")

@@ -35,6 +35,8 @@ LARGE_BATCH_BYTES = 32 << 20
 
 # An error of the sink that has no code of its own.
 UNNAMED = "sink.failed"
+# What someone may put right at the target, while its epochs wait: the sink goes on by itself then.
+REPAIRABLE = {"sink.read_only", "sink.login", "sink.privilege", "sink.database", "sink.tls"}
 
 STARTING, LIVE, RETRYING, FAILED = "starting", "live", "retrying", "failed"
 
@@ -178,10 +180,11 @@ class SinkWorker:
     def _is_retryable(self, error: TidemarkError) -> bool:
         """Return True if the error may be temporary.
 
-        An error without its own code may be temporary too: once the sink has begun, its epochs
-        wait, up to the budget.
+        An error without its own code may be temporary too, and others are repaired at the target:
+        once the sink has begun, its epochs wait, up to the budget.
         """
-        return error.is_temporary or (error.code == UNNAMED and self.reached.has_begun)
+        is_waited_for = error.code == UNNAMED or error.code in REPAIRABLE
+        return error.is_temporary or (is_waited_for and self.reached.has_begun)
 
     def _retry(self, error: TidemarkError, pause_s: float) -> None:
         self.error = error

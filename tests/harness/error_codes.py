@@ -51,7 +51,13 @@ COMPUTED = {
     "{self.side}.failed": [f"{side}.failed" for side in SIDES],
     "{side}.busy": [f"{side}.busy" for side in SIDES],
     "{side}.failed": [f"{side}.failed" for side in SIDES],
-    "{side}.{name}": [f"{side}.{name}" for side in SIDES for name in ("unreachable", "busy")],
+    "{side}.{found.name}": [
+        f"{side}.{name}"
+        for side in SIDES
+        for name in (
+            *("unreachable", "busy", "login", "database", "privilege", "dsn", "tls", "pooler"),
+        )
+    ],
     "history.{name}": [
         f"history.{name}" for name in ("none", "too_old", "not_reached", "bad_point", "lost")
     ],

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import psycopg2.errors
 import pytest
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
@@ -48,6 +49,17 @@ def test_a_sink_that_cannot_be_written_is_tried_again_in_one_process(
         service.kill_child("pipeline")
         service.await_so(lambda: _problem(service).get("code") == "sink.read_only", WITHIN_S)
         assert _problem(service)["hint"]
+        assert _problem(service)["title"] == "the sink is read-only"
+        # So do sessions of the API that begin now; those in psql are not served either.
+        end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+        Database(sink.server, "postgres").execute(end, (sink.name,))
+        other = {"name": "other", "query": "SELECT count(*) AS n FROM marker"}
+        service.await_so(
+            lambda: service.call("POST", "/views", other).json().get("code") == "sink.read_only"
+        )
+        with pytest.raises(psycopg2.errors.ReadOnlySqlTransaction) as caught:
+            sink.execute("CALL tidemark.pause_view('newest')")
+        assert "sink.read_only" in str(caught.value)
         pid = service.pid_of("pipeline")
         database.execute("INSERT INTO marker VALUES (7)")
         health = service.call("GET", "/health").json()
@@ -58,6 +70,10 @@ def test_a_sink_that_cannot_be_written_is_tried_again_in_one_process(
         admin.execute(f"ALTER DATABASE {sink.name} RESET default_transaction_read_only")
         service.await_so(lambda: sink.rows("SELECT id FROM newest") == [(7,)], WITHIN_S)
         service.await_so(lambda: not _problem(service), WITHIN_S)
+        assert service.call("POST", "/views?wait_s=60", other).status_code == 201
+        shown = "SELECT status, code FROM tidemark.status WHERE name = 'newest'"
+        service.await_so(lambda: sink.rows(shown) == [("live", None)], WITHIN_S)
+        sink.execute("CALL tidemark.pause_view('newest')")
         assert service.pid_of("pipeline") == pid, "it began again in the process that was refused"
 
 

@@ -18,7 +18,13 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extras import Json
 
 from connectors.postgres.schema.schema_setup import CHANNEL, REQUESTS, WAKE_UP
-from connectors.postgres.session.session import connect, translated, without_transactions
+from connectors.postgres.session.session import (
+    connect,
+    is_outlived,
+    translated,
+    without_transactions,
+)
+from dataflow.errors import TidemarkError
 
 RETENTION_DAYS = 1
 
@@ -144,9 +150,14 @@ class Requests:
 
     def _rows(self, sql: str, parameters: Any = None) -> list[tuple[Any, ...]]:
         session = self._opened()
-        with translated("sink", "cannot read requests from psql"), session.cursor() as cursor:
-            cursor.execute(sql, parameters)
-            return cursor.fetchall() if cursor.description else []
+        try:
+            with translated("sink", "cannot read requests from psql"), session.cursor() as cursor:
+                cursor.execute(sql, parameters)
+                return cursor.fetchall() if cursor.description else []
+        except TidemarkError as error:
+            if error.__cause__ is not None and is_outlived(error.__cause__):
+                self.drop()
+            raise
 
     def _opened(self) -> Connection:
         if self._session is None or self._session.closed:

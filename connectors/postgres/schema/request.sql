@@ -14,6 +14,11 @@ DECLARE
 BEGIN
     -- A SET clause would forbid COMMIT: each transaction sets the path again.
     PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    IF pg_catalog.current_setting('transaction_read_only')::boolean THEN
+        RAISE EXCEPTION 'CALL tidemark.%() cannot write its request: this session is read-only',
+            operation USING ERRCODE = '25006', DETAIL = 'code: sink.read_only; nothing was requested',
+            HINT = 'call it on the primary; check default_transaction_read_only';
+    END IF;
     waits := coalesce((options ->> 'wait')::boolean, true);
     IF waits THEN
         -- A transaction block and a function refuse the COMMIT before they check for the

@@ -27,6 +27,7 @@ from connectors.postgres.session.liveness_watchdog import (
 )
 from connectors.postgres.session.session_pool import POOL
 from connectors.postgres.session.session_settings import PINNED, later_settings
+from connectors.postgres.session.start_refusals import start_refusal
 from connectors.secrets import escaped, is_reference, remember, resolve_setting, without
 from dataflow.errors import SinkError, SourceError, TemporaryError, TidemarkError
 
@@ -70,10 +71,8 @@ _TEMPORARY_STATES = {"57P01", "57P02", "57P03", "57P05", "53300", "40001", "40P0
 _TEMPORARY_STATES |= {"53100", "53200", "58030"}
 _TEMPORARY_CLASSES = {"08"}
 
-# libpq gives no SQLSTATE for a refused start-up, so match its words.
-_REFUSED_LOGIN = ("authentication failed", "no pg_hba.conf entry", "no password supplied")
-# Reported with a role's or database's name, but temporary.
-_NO_SPACE = "too many connections"
+# A session keeps these although their cause may be over: ALTER DATABASE ... SET is for new ones.
+_OLD_SETTING_STATES = {"25006"}
 
 
 def connect(
@@ -186,16 +185,27 @@ def to_error(
         hint = hint or "check for locks and load; TIDEMARK_STATEMENT_TIMEOUT_S is the limit"
         return TemporaryError(f"{side}.busy", doing, detail=text, hint=hint)
     if is_temporary(error):
-        lost = state is None or state[:2] in ("08", "57")
-        name = "unreachable" if lost else "busy"
-        return TemporaryError(f"{side}.{name}", doing, detail=text, hint=hint)
+        if state is None or state[:2] in ("08", "57"):
+            what, hint = f"the {side} cannot be reached", hint or "check that the server runs"
+            detail = f"{doing}: {text}"
+            return TemporaryError(f"{side}.unreachable", what, detail=detail, hint=hint)
+        return TemporaryError(f"{side}.busy", doing, detail=text, hint=hint)
     if state == "25006" and side == "sink":
         hint = hint or "point the DSN at the primary; check default_transaction_read_only"
-        return SinkError("sink.read_only", doing, detail=text, hint=hint)
+        what, detail = "the sink is read-only", f"{doing}: {text}"
+        return SinkError("sink.read_only", what, detail=detail, hint=hint)
     if state == "42501":
         hint = hint or "grant the privilege named in the detail to the role of the DSN"
         return _ERRORS[side](f"{side}.privilege", doing, detail=text, hint=hint)
     return _ERRORS[side](code or f"{side}.failed", doing, detail=text, hint=hint)
+
+
+def is_outlived(error: BaseException) -> bool:
+    """Return whether a new session may take what this one has refused.
+
+    Its connection is lost, or it began with a setting that is another one by now.
+    """
+    return is_temporary(error) or getattr(error, "pgcode", None) in _OLD_SETTING_STATES
 
 
 def is_temporary(error: BaseException) -> bool:
@@ -338,28 +348,11 @@ def _refused_start(error: psycopg2.Error, keywords: dict[str, str], side: str) -
     text = _text(error)
     for secret in _SECRETS:
         text = without(text, keywords.get(secret, ""))
-    shown = redact(make_dsn(**keywords))
-    is_refused = any(words in text for words in _REFUSED_LOGIN) or 'role "' in text
-    if is_refused and _NO_SPACE not in text:
-        return _ERRORS[side](
-            f"{side}.login",
-            f"the {side} refuses the login",
-            detail=f"{shown}: {text}",
-            hint="check user and password of the DSN, and pg_hba.conf on the server",
-        )
-    if 'database "' in text and "does not exist" in text:
-        return _ERRORS[side](
-            f"{side}.database",
-            f"the {side}'s database does not exist",
-            detail=f"{shown}: {text}",
-            hint="check the database name of the DSN",
-        )
-    return TemporaryError(
-        f"{side}.unreachable",
-        f"the {side} cannot be reached",
-        detail=f"{shown}: {text}",
-        hint="check host and port of the DSN, and that the server accepts connections",
-    )
+    found = start_refusal(text)
+    kind = TemporaryError if found.is_temporary else _ERRORS[side]
+    detail = f"{redact(make_dsn(**keywords))}: {text}"
+    what = f"the {side} {found.what}"
+    return kind(f"{side}.{found.name}", what, detail=detail, hint=found.hint)
 
 
 def _text(error: BaseException) -> str:

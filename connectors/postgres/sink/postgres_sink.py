@@ -25,7 +25,13 @@ from connectors.postgres.schema.sink_target import Target
 from connectors.postgres.schema.trigger_guard import Guards, guard_sql, require_ours
 from connectors.postgres.session.backend_probe import end_left
 from connectors.postgres.session.liveness_watchdog import Watched
-from connectors.postgres.session.session import connect, is_temporary, to_error, translated
+from connectors.postgres.session.session import (
+    connect,
+    is_outlived,
+    is_temporary,
+    to_error,
+    translated,
+)
 from connectors.postgres.sink import cut_over, history_tables, row_hashes, sink_tables
 from connectors.postgres.sink.apply_deltas import (
     LOOKED_UP,
@@ -148,7 +154,7 @@ class PostgresSink:
         """
         self._ensure()
         # The outcome of its commit is known once it has ended.
-        with translated("sink", "cannot end a lost session"):
+        with translated("sink", "cannot find whether the last epoch was committed"):
             end_left(self._lost)
         self._lost = None
         with self._own_session("cannot read the sink's progress", is_long=False) as session:
@@ -324,6 +330,9 @@ class PostgresSink:
             self.close()
             return to_error(error, "sink", f"cannot write epoch {epoch.progress.epoch}")
         self._roll_back(session)
+        if is_outlived(error):
+            self.close()
+            return to_error(error, "sink", f"cannot write epoch {epoch.progress.epoch}")
         return refusal_of(session.cursor(), self._key, epoch, error)
 
     # --- tables ----------------------------------------------------------------------------

@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 
 from connectors import netguard
+from connectors.clickhouse import sink
 from connectors.clickhouse import source as connector
 from connectors.clickhouse.column_types import column_type, expression
 from connectors.loopback import free_port
 from connectors.netguard import Guard
 from connectors.polled import cursor, schedule
 from dataflow.changes import Changes
-from dataflow.errors import SourceError, TemporaryError
+from dataflow.errors import SinkError, SourceError, TemporaryError
 from tests.connectors.feed_mirror import FeedMirror, Row, make_source, texts_of
 from tests.connectors.polled_mirror import PolledMirror
-from tests.harness.clickhouse import ClickHouse
+from tests.harness.clickhouse import ClickHouse, found_program
+from tests.harness.sink_contract import FINITE, Model
 
 COLUMNS = [{"name": "id", "type": "bigint"}, {"name": "price", "type": "numeric(12,2)"}]
 EVENTS = [
@@ -345,3 +347,12 @@ def test_types_as_clickhouse_names_them() -> None:
     nested = column_type("Array(Array(DateTime))")
     expected = "arrayMap(v1 -> arrayMap(v2 -> toString(v2, 'UTC'), v1), x)"
     assert expression("x", nested, "timestamptz[]") == expected
+
+
+def test_a_server_that_is_too_old_for_a_sink_is_named() -> None:
+    """Debian's is read as a source; its client refuses it in words of what it lacks."""
+    if found_program() is None:
+        pytest.skip("Debian's clickhouse-server is not installed")
+    with ClickHouse() as server, pytest.raises(SinkError) as raised:
+        sink.check({"url": server.url}, Model(FINITE[:2]).table, "t")
+    assert (raised.value.code, "18.16" in raised.value.detail) == ("clickhouse.version", True)
