@@ -120,7 +120,9 @@ class Tokens:
         self._ensure()
         if not token_records.revoke_token(self._control, name):
             raise TidemarkError(
-                "token.not_found", f'token "{name}" does not exist', hint="see GET /tokens"
+                "token.not_found",
+                f'token "{name}" does not exist',
+                hint="check the name: the list of tokens has all of them",
             )
         self.forget()
         log.info("token.revoked", name=name, by=by or OPEN.name)

@@ -458,7 +458,9 @@ class Life:
         """Return True once the request is done. Raise the error of a request that failed."""
         row = next((r for r in self._control.list_views() if r.identity == accepted.identity), None)
         if row is None:
-            raise TidemarkError("view.not_found", "the view was dropped", hint="see GET /views")
+            raise TidemarkError(
+                "view.not_found", "the view was dropped", hint="nothing: it was dropped meanwhile"
+            )
         if accepted.status:
             return row.status == accepted.status
         if not accepted.change or (row.change or {}).get("id") == accepted.change:

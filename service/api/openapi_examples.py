@@ -107,7 +107,7 @@ ANSWERS: dict[str, Any] = {
 _NOT_FOUND = {
     "title": 'view "public.revenu" does not exist',
     "code": "view.not_found",
-    "hint": "see GET /views",
+    "hint": "check the name: the list of views has all of them",
 }
 PROBLEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "400": (

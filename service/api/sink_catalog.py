@@ -112,7 +112,7 @@ class SinkCatalog:
             raise TidemarkError(
                 "sink.not_found",
                 f'view "{row.title}" has no sink "{name}"',
-                hint="see GET /views/{name}/sinks",
+                hint="check the name: the list of the view's sinks has all of them",
             )
         return found
 

@@ -186,7 +186,9 @@ class SourceCatalog:
         row = self._control.get_source(name)
         if row is None or row.is_database:
             raise SourceError(
-                "source.not_found", f'source "{name}" does not exist', hint="see GET /sources"
+                "source.not_found",
+                f'source "{name}" does not exist',
+                hint="check the name: the list of sources has all of them",
             )
         return row
 

@@ -110,7 +110,7 @@ def _not_found(view: str, name: str) -> TidemarkError:
     return TidemarkError(
         "subscription.not_found",
         f'view "{view}" has no subscription "{name}"',
-        hint="see GET /views/{view}/subscriptions",
+        hint="check the name: the list of the view's named readers has all of them",
     )
 
 

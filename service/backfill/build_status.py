@@ -16,6 +16,11 @@ from service.backfill.engine_choice import EngineChoice
 from service.views.lifecycle import ViewEvent
 from storage import clock
 
+# Within so many seconds of reading, steps say more of the start than of the rest.
+LEAST_S = 5.0
+# An estimate below this is not shown.
+SHORT_S = 15.0
+
 
 class BuildPhase(StrEnum):
     """The phase of a build, as the catalog and REST show it."""
@@ -106,14 +111,15 @@ class BuildStatus:
     def _remaining_s(self, now: float) -> float | None:
         """Return the seconds left, estimated from the steps of this run; reused parts cost nothing.
 
-        Before the first step, use the estimate.
+        Before the first step, use the estimate. A build that is short by either has none: most of
+        its time is the start of its process, and it ends before anyone has read the figure.
         """
         found = self.progress
         done = max(found.parts_done - found.parts_reused, 0) + found.tasks_done
         total = found.parts_total - found.parts_reused + found.tasks_total
-        if not done or not self.read_since:
-            expected_s = self.choice.expected_s
-            return (
-                None if expected_s is None else round(max(0, expected_s + self.started_at - now), 1)
-            )
-        return round((now - self.read_since) * (total - done) / done, 1)
+        read_s, expected_s = now - self.read_since, self.choice.expected_s
+        if done and self.read_since and read_s >= LEAST_S:
+            return round(read_s * (total - done) / done, 1)
+        if expected_s is None or expected_s < SHORT_S:
+            return None
+        return round(max(0, expected_s + self.started_at - now), 1)

@@ -97,11 +97,15 @@ class SparkTarget:
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """The engine of a backfill. seconds: estimated for each engine that could be used."""
+    """The engine of a backfill. seconds: estimated for each engine that could be used.
+
+    lacking: what the machine has too little of.
+    """
 
     engine: str
     reason: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    lacking: str = ""
 
     @property
     def expected_s(self) -> float | None:
@@ -126,16 +130,16 @@ def choose(
     if spark.missing:
         del seconds[SPARK]
         return EngineChoice(
-            LOCAL, _joined(f"Spark cannot be used: {spark.missing}", lacking), seconds
+            LOCAL, _joined(f"Spark cannot be used: {spark.missing}", lacking), seconds, lacking
         )
     figures = _figures(seconds, cores, spark)
     if local_bytes(work) > machine.memory_bytes:
-        return EngineChoice(SPARK, _joined(figures, lacking), seconds)
+        return EngineChoice(SPARK, _joined(figures, lacking), seconds, lacking)
     patience = CLUSTER_PATIENCE if spark.is_cluster else 1.0
     is_spark = seconds[SPARK] < patience * seconds[LOCAL]
     if is_spark and seconds[SPARK] >= seconds[LOCAL]:
         figures += ", and the cluster leaves this machine to the live views"
-    return EngineChoice(SPARK if is_spark else LOCAL, _joined(figures, lacking), seconds)
+    return EngineChoice(SPARK if is_spark else LOCAL, _joined(figures, lacking), seconds, lacking)
 
 
 def spark_s(work: Work, cores: int, *, is_running: bool) -> float:

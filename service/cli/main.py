@@ -12,7 +12,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -79,20 +79,34 @@ def start(
     """Handle the options of all commands."""
 
 
+def _setting(name: str, about: str, default: str = "") -> Any:
+    """Return an option that sets a setting, shown with the setting's own default."""
+    shown = default or str(Settings.model_fields[name].default)
+    return typer.Option(help=about, show_default=shown)
+
+
 @app.command()
 def serve(
-    source: Annotated[str | None, typer.Option(help="libpq DSN of the source database")] = None,
-    sink: Annotated[str | None, typer.Option(help="DSN of the sink; default: the source")] = None,
-    state: Annotated[Path | None, typer.Option(help="directory of the state")] = None,
-    host: Annotated[str | None, typer.Option()] = None,
-    port: Annotated[int | None, typer.Option()] = None,
-    prefix: Annotated[str | None, typer.Option(help="of slot and publication names")] = None,
-    memory: Annotated[str | None, typer.Option(help="limit of the pipeline: 2GB, 512MB")] = None,
-    log_level: Annotated[str | None, typer.Option()] = None,
-    tls_cert: Annotated[str | None, typer.Option(help="file of the certificate chain")] = None,
-    tls_key: Annotated[str | None, typer.Option(help="file of its key")] = None,
+    source: Annotated[
+        str | None, _setting("source", "libpq DSN of the source database", "none: it is required")
+    ] = None,
+    sink: Annotated[str | None, _setting("sink", "DSN of the sink", "the source")] = None,
+    state: Annotated[Path | None, _setting("state", "directory of the state")] = None,
+    host: Annotated[str | None, _setting("host", "address to listen on")] = None,
+    port: Annotated[int | None, _setting("port", "port to listen on")] = None,
+    prefix: Annotated[str | None, _setting("prefix", "of slot and publication names")] = None,
+    memory: Annotated[
+        str | None, _setting("memory", "limit of the pipeline: 2GB, 512MB; a number is in MB")
+    ] = None,
+    log_level: Annotated[str | None, _setting("log_level", "debug, info, warning or error")] = None,
+    tls_cert: Annotated[
+        str | None, _setting("tls_cert", "file of the certificate chain", "plain HTTP")
+    ] = None,
+    tls_key: Annotated[str | None, _setting("tls_key", "file of its key", "none")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="plain HTTP for all")] = False,
-    log_format: Annotated[str | None, typer.Option(help="json or text")] = None,
+    log_format: Annotated[
+        str | None, _setting("log_format", "json or text", "text in a terminal, else json")
+    ] = None,
 ) -> None:
     """Run the service. Every option can also be set as TIDEMARK_<OPTION>."""
     from service.api.exposure import check_exposure, check_port

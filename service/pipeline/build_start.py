@@ -19,7 +19,7 @@ from dataflow.operators.base import view_error
 from service.backfill.backfill_manifest import forget_others, is_left
 from service.backfill.build_parts import BuildParts, ExternalRead
 from service.backfill.builds import Builds
-from service.backfill.engine_choice import EngineChoice
+from service.backfill.engine_choice import SPARK, EngineChoice
 from service.backfill.initial_load import LiveVersion
 from service.backfill.view_build import ViewBuild
 from service.engine.definition import ViewDefinition
@@ -240,5 +240,10 @@ class BuildStart:
 
 
 def _note_start(view: str, choice: EngineChoice) -> None:
-    estimated = {f"{name}_s": round(s, 1) for name, s in choice.seconds.items()}
-    log.info("build.started", view=view, engine=choice.engine, why=choice.reason, **estimated)
+    """Log the start. What Spark would take is of interest where Spark builds the view."""
+    names = choice.seconds if choice.engine == SPARK else {choice.engine} & choice.seconds.keys()
+    facts: dict[str, object] = {f"{name}_s": round(choice.seconds[name], 1) for name in names}
+    why = choice.reason if choice.engine == SPARK else choice.lacking
+    if why:
+        facts["why"] = why
+    log.info("build.started", view=view, engine=choice.engine, **facts)

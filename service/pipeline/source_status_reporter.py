@@ -55,7 +55,9 @@ class SourceStatusReporter:
         row = next((r for r in self.rows if r.name == name and not r.is_database), None)
         if row is None:
             raise SourceError(
-                "source.not_found", f'source "{name}" does not exist', hint="see GET /sources"
+                "source.not_found",
+                f'source "{name}" does not exist',
+                hint="check the name: the list of sources has all of them",
             )
         return self._make(row)
 

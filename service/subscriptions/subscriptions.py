@@ -135,7 +135,7 @@ class Subscriptions:
             raise TidemarkError(
                 "subscription.not_found",
                 f'view "{row.title}" has no subscription "{options.subscription}"',
-                hint="see GET /views/{view}/subscriptions",
+                hint="check the name: the list of the view's named readers has all of them",
             )
         epoch = epoch if token is None else max(epoch, token[1])
         point_of(self._settings.sink, table_of(row), str(epoch), options.role)

@@ -320,7 +320,9 @@ class Verify:
         row = self._control.get_view(schema, plain)
         if row is None:
             what = f'view "{schema}.{plain}" does not exist'
-            raise TidemarkError("view.not_found", what, hint="see GET /views")
+            raise TidemarkError(
+                "view.not_found", what, hint="check the name: the list of views has all of them"
+            )
         if row.status not in COMPARABLE:
             raise _not_live(row.title)
         return row

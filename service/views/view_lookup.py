@@ -19,4 +19,6 @@ def find_view(control: Control, name: str) -> ViewRow:
 def view_not_found(schema: str, name: str) -> TidemarkError:
     """Return the error for a view that does not exist or is being dropped."""
     what = f'view "{schema}.{name}" does not exist'
-    return TidemarkError("view.not_found", what, hint="see GET /views")
+    return TidemarkError(
+        "view.not_found", what, hint="check the name: the list of views has all of them"
+    )

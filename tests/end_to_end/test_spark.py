@@ -111,8 +111,8 @@ def test_the_choice_of_the_engine_is_shown(database: Database, tmp_path: Path) -
         assert validated(service, query, backfill="spark")["estimate"]["engine"] == "spark"
         service.create(name, query)
         [build] = builds_of(service)
-        assert build["engine"] == "local" and "of local[2]" in build["why"]
-        assert build["local_s"] < build["spark_s"]
+        assert build["engine"] == "local" and build["local_s"] > 0
+        assert not {"why", "spark_s"} & build.keys()
     with RunningService(database.dsn, tmp_path / "rows", spark_rows=0) as service:
         estimate = validated(service, query)["estimate"]
         assert estimate["engine"] == "spark"

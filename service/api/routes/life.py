@@ -59,7 +59,7 @@ async def rebuild_view(
 
 @router.post("/pause")
 async def pause_view(
-    request: Request, response: Response, name: str, wait_s: WaitS = 0, cascade: Cascade = False
+    request: Request, response: Response, name: str, wait_s: WaitS = 10, cascade: Cascade = False
 ) -> ViewModel:
     """Keep a view's rows as they are and stop maintaining it."""
     return await _done(

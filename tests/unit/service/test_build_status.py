@@ -18,11 +18,19 @@ def test_the_time_left_is_the_estimate_until_a_part_was_read() -> None:
     assert status.facts()["remaining_s"] is None
     status.choice = EngineChoice("local", "", {"local": 40.0, "spark": 90.0})
     assert status.facts()["remaining_s"] == pytest.approx(30, abs=2)
-    status.progress, status.read_since = Progress(1, 5), time.time() - 3
-    assert status.facts()["remaining_s"] == pytest.approx(12, abs=2)
-    status.choice = EngineChoice("spark", "", {"local": 40.0, "spark": 5.0})
-    status.progress = Progress(0, 5)
+    status.progress, status.read_since = Progress(1, 5), time.time() - 6
+    assert status.facts()["remaining_s"] == pytest.approx(24, abs=2)
+    status.choice = EngineChoice("spark", "", {"local": 40.0, "spark": 20.0})
+    status.progress, status.started_at = Progress(0, 5), time.time() - 30
     assert status.facts()["remaining_s"] == 0
+
+
+def test_a_short_build_names_no_time() -> None:
+    """Six rows in eight parts: the first part takes as long as the start of a process does."""
+    status = BuildStatus(choice=EngineChoice("local", "", {"local": 7.0, "spark": 90.0}))
+    assert status.facts()["remaining_s"] is None
+    status.progress, status.read_since = Progress(1, 8), time.time() - 1
+    assert status.facts()["remaining_s"] is None
 
 
 def test_the_choice_of_the_engine_is_shown() -> None:

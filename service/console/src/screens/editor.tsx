@@ -88,10 +88,16 @@ function Editor({ start, replaces }: { start: Draft; replaces: string }) {
       }
     });
   };
+  // The query's own editor handles it itself; this is for the fields beside it.
+  const submitOnEnter = (event: KeyboardEvent): void => {
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || event.defaultPrevented) return;
+    event.preventDefault();
+    submit();
+  };
   if (made !== null) return <Making name={made} isReplaced={replaces !== ""} />;
   const placed = positionOf(problem) ?? positionOf(work.problem);
   return (
-    <div class="screen editor">
+    <div class="screen editor" onKeyDown={submitOnEnter}>
       <nav class="crumbs" aria-label="Breadcrumb"><a href="#/">Views</a></nav>
       <div class="title">
         <h1>{replaces ? <>Replace <Text>{replaces}</Text></> : "New view"}</h1>
