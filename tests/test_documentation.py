@@ -41,6 +41,7 @@ from tests.harness.maintained import (
 from tests.harness.native_functions import casts_table, functions_table, is_native
 from tests.harness.postgres import Database
 from tests.harness.sql_examples import Example, read_examples
+from tests.harness.unprovoked_codes import UNPROVOKED, provoked
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -82,6 +83,15 @@ def test_every_code_is_documented_and_every_documented_code_is_there() -> None:
     ]
     faults += [f"ERRORS.md: nothing raises {c}" for c in sorted(documented - raised.keys())]
     report(faults)
+
+
+def test_every_code_is_provoked_by_a_test_or_has_a_reason_why_not() -> None:
+    documented, by_tests = documented_codes(), provoked(ROOT / "tests")
+    listed = [code for codes in UNPROVOKED.values() for code in codes]
+    faults = [f"{c}: no test provokes it" for c in documented - by_tests - {*listed}]
+    faults += [f"{c}: a test provokes it" for c in listed if c in by_tests]
+    faults += [f"{c}: it is not in ERRORS.md" for c in listed if c not in documented]
+    report(sorted(faults) + [f"{c}: listed twice" for c in listed if listed.count(c) > 1])
 
 
 def test_codes_named_anywhere_are_codes() -> None:

@@ -79,6 +79,10 @@ def start(
     """Handle the options of all commands."""
 
 
+Text = str | None
+_LOG_FORMAT = "text in a terminal, else json"
+
+
 def _setting(name: str, about: str, default: str = "") -> Any:
     """Return an option that sets a setting, shown with the setting's own default."""
     shown = default or str(Settings.model_fields[name].default)
@@ -87,26 +91,18 @@ def _setting(name: str, about: str, default: str = "") -> Any:
 
 @app.command()
 def serve(
-    source: Annotated[
-        str | None, _setting("source", "libpq DSN of the source database", "none: it is required")
-    ] = None,
-    sink: Annotated[str | None, _setting("sink", "DSN of the sink", "the source")] = None,
+    source: Annotated[Text, _setting("source", "libpq DSN of the source", "required")] = None,
+    sink: Annotated[Text, _setting("sink", "DSN of the sink", "the source")] = None,
     state: Annotated[Path | None, _setting("state", "directory of the state")] = None,
-    host: Annotated[str | None, _setting("host", "address to listen on")] = None,
+    host: Annotated[Text, _setting("host", "address to listen on")] = None,
     port: Annotated[int | None, _setting("port", "port to listen on")] = None,
-    prefix: Annotated[str | None, _setting("prefix", "of slot and publication names")] = None,
-    memory: Annotated[
-        str | None, _setting("memory", "limit of the pipeline: 2GB, 512MB; a number is in MB")
-    ] = None,
-    log_level: Annotated[str | None, _setting("log_level", "debug, info, warning or error")] = None,
-    tls_cert: Annotated[
-        str | None, _setting("tls_cert", "file of the certificate chain", "plain HTTP")
-    ] = None,
-    tls_key: Annotated[str | None, _setting("tls_key", "file of its key", "none")] = None,
+    prefix: Annotated[Text, _setting("prefix", "of slot and publication names")] = None,
+    memory: Annotated[Text, _setting("memory", "limit of the pipeline: 2GB, 512MB")] = None,
+    log_level: Annotated[Text, _setting("log_level", "debug, info, warning or error")] = None,
+    tls_cert: Annotated[Text, _setting("tls_cert", "file of the certificate chain", "none")] = None,
+    tls_key: Annotated[Text, _setting("tls_key", "file of its key", "none")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="plain HTTP for all")] = False,
-    log_format: Annotated[
-        str | None, _setting("log_format", "json or text", "text in a terminal, else json")
-    ] = None,
+    log_format: Annotated[Text, _setting("log_format", "json or text", _LOG_FORMAT)] = None,
 ) -> None:
     """Run the service. Every option can also be set as TIDEMARK_<OPTION>."""
     from service.api.exposure import check_exposure, check_port

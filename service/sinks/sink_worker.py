@@ -35,7 +35,7 @@ LARGE_BATCH_BYTES = 32 << 20
 
 # An error of the sink that has no code of its own.
 UNNAMED = "sink.failed"
-# What someone may put right at the target, while its epochs wait: the sink goes on by itself then.
+# Errors that are repaired at the target; meanwhile the epochs wait, and then the sink continues.
 REPAIRABLE = {"sink.read_only", "sink.login", "sink.privilege", "sink.database", "sink.tls"}
 
 STARTING, LIVE, RETRYING, FAILED = "starting", "live", "retrying", "failed"

@@ -116,7 +116,7 @@ def test_a_session_is_not_kept_longer_than_the_setting_that_it_refuses_by(
             one.close()
 
 
-def test_a_server_that_has_stopped_is_what_is_told(database: Database) -> None:
+def test_a_stopped_server_is_reported_as_unreachable(database: Database) -> None:
     """Whatever was being done when that was found: here, how a lost epoch has ended."""
     sink = PostgresSink(database.dsn)
     sink.claim()
