@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from connectors.clickhouse import source as clickhouse
+from connectors.feed_source import Connector
 from connectors.http import source as http
 from connectors.loopback import free_port
 from connectors.postgres.embedded.server import EmbeddedPostgres
@@ -19,7 +23,7 @@ COLUMNS = [{"name": "id", "type": "bigint"}]
 KEYED = {"key": ["id"], "columns": COLUMNS}
 
 
-def _code(connector: object, options: object) -> str:
+def _code(connector: Connector, options: Mapping[str, Any]) -> str:
     """Of the error of a check."""
     with pytest.raises(TidemarkError) as caught:
         make_source(connector, options).check()

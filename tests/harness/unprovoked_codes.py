@@ -45,7 +45,8 @@ UNPROVOKED: dict[str, tuple[str, ...]] = {
     "a name for many codes, each of which is PostgreSQL's": ("sql.<condition>",),
     "not brought about yet": (
         *("backfill.failed", "batch.table", "engine.has_views", "engine.not_started"),
-        *("mysql.snapshot_lock", "mysql.xa_transaction", "record.removal", "record.unavailable"),
+        *("mysql.snapshot_altered", "mysql.snapshot_lock", "mysql.xa_transaction"),
+        *("record.removal", "record.unavailable"),
         *("request.timeout", "rows.view_changed", "sink.empty", "sink.owner"),
         *("sink.role_missing", "sink.row_changed", "sink.schema", "sink.tls"),
         *("sink.topic_not_ours", "source.bad_type", "source.query_role", "source.retry_too_far"),
