@@ -343,6 +343,8 @@ class Catalog:
 
         TidemarkError view.paused: its position does not advance.
         """
+        # The position comes first: whatever takes a view out is reported before the next one.
+        progress = self._progress(group_of(self._row(name)))
         row = self._row(name)
         if row.status == ViewState.PAUSED and row.change is None:
             raise TidemarkError(
@@ -353,7 +355,6 @@ class Catalog:
             )
         if row.status != ViewState.LIVE:
             return None
-        progress = self._progress(group_of(row))
         if progress is None:
             return None
         # The view reads no table of the database, so every position is visible.
