@@ -42,7 +42,7 @@ def run(name: str, rows: int, memory_mb: int, wait_s: float) -> Outcome:
         session(postgres.dsn) as cursor,
     ):
         cursor.execute(fan_out.hot_tables(rows))
-        settings = {"TIDEMARK_MEMORY": str(memory_mb)}
+        settings = {"TIDEMARK_MEMORY": str(memory_mb)} | fan_out.ANY_BUDGET_VARIABLES
         with (
             ServiceRun(postgres.dsn, Path(folder), settings) as service,
             MemoryCgroup(memory_mb) as limit,

@@ -53,7 +53,7 @@ def run(load: Load, memory_mb: int, folder: Path) -> tuple[list[Result], str]:
     with EmbeddedPostgres() as postgres, session(postgres.dsn) as cursor:
         cursor.execute(fan_out.TABLES)
         cursor.execute(fan_out.fill_owners(max(load.rows // load.fan_out, load.owners)))
-        settings = {"TIDEMARK_MEMORY": str(memory_mb)}
+        settings = {"TIDEMARK_MEMORY": str(memory_mb)} | fan_out.ANY_BUDGET_VARIABLES
         with (
             ServiceRun(postgres.dsn, folder, settings) as service,
             MemoryCgroup(memory_mb) as limit,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from connectors.view_states import ViewState
 from dataflow.errors import TemporaryError, TidemarkError
 from dataflow.frozen import caches_hash
 from dataflow.schema import VIEW_SOURCE, Field, RelationName
@@ -290,6 +291,14 @@ class SinkEpoch:
         """Return the same epoch with these views reported as failed."""
         refusals = (*self.ddl.refusals, *((table, error) for table in tables))
         return replace(self, ddl=replace(self.ddl, refusals=refusals))
+
+    def degrading(self, views: Iterable[tuple[str, SinkTable]], error: TidemarkError) -> SinkEpoch:
+        """Return the same epoch with these views reported as to be rebuilt. views: identities and
+        tables."""
+        facts = {"code": error.code, "detail": error.described, "hint": error.hint}
+        status = ViewState.DEGRADED.value
+        changes = (ViewChange(i, table, table, facts, status=status) for i, table in views)
+        return replace(self, ddl=replace(self.ddl, changes=(*self.ddl.changes, *changes)))
 
     def refused(self, error: TidemarkError) -> SinkEpoch:
         """Return the same epoch without the view that error.relation names, reported as failed."""

@@ -85,6 +85,11 @@ class ViewError(TidemarkError):
     """One view can no longer be maintained; views that do not read it continue."""
 
 
+class OverBudgetError(ViewError):
+    """One view does more in an epoch than it may (`dataflow.work`); it is rebuilt beside the
+    others."""
+
+
 class InvariantError(TidemarkError):
     """A bug in the program, not a user error. Stop: never continue with state that may be
     corrupt."""

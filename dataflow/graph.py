@@ -7,6 +7,8 @@ without input is not stepped and costs nothing. One thread steps a dataflow.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 
 from dataflow.delta import Delta
 from dataflow.expressions.evaluator import Evaluator
@@ -14,7 +16,11 @@ from dataflow.operators.base import ErrorCollector, Operator, kinds_of, parts_of
 from dataflow.plan.nodes import Scan
 from dataflow.schema import VIEW_SOURCE, RelationName
 from dataflow.sql.lower.lowering import Node, make_operator
+from dataflow.work import UNLIMITED, WorkMeter
 from storage.store import Store
+
+# Its only view, in the meter's accounts.
+_VIEW = ("",)
 
 
 def needed_columns(nodes: Sequence[Node]) -> dict[RelationName, tuple[int, ...]]:
@@ -33,7 +39,10 @@ def needed_columns(nodes: Sequence[Node]) -> dict[RelationName, tuple[int, ...]]
 
 
 class ViewDataflow:
-    """Operators over a store. rows_in and rows_out count the rows of each node's deltas."""
+    """Operators over a store. rows_in and rows_out count the rows of each node's deltas.
+
+    meter: limits what a step does within one of its epochs.
+    """
 
     def __init__(
         self,
@@ -42,8 +51,11 @@ class ViewDataflow:
         store: Store,
         evaluator: Evaluator,
         errors: ErrorCollector,
+        *,
+        meter: WorkMeter = UNLIMITED,
     ) -> None:
         self.nodes = tuple(nodes)
+        self._meter = meter
         self.rows_in = [0] * len(nodes)
         self.rows_out = [0] * len(nodes)
         self._needed = needed_columns(nodes)
@@ -54,7 +66,9 @@ class ViewDataflow:
             if isinstance(node.plan, Scan):
                 self._scans[position] = self._scan(node.plan)
             else:
-                self._operators[position] = make_operator(node, store, scope, evaluator, errors)
+                self._operators[position] = make_operator(
+                    node, store, scope, evaluator, errors, meter=meter
+                )
 
     def needed_columns(self) -> dict[RelationName, tuple[int, ...]]:
         """Return for each relation the columns, in order, that `step` expects of its delta."""
@@ -106,14 +120,21 @@ class ViewDataflow:
         in_chunks_of = parts_of(operator)
         try:
             if in_chunks_of is None:
-                yield operator.step(*inputs)
+                with self._metered(position):
+                    out = operator.step(*inputs)
+                    self._meter.made(len(out))
+                yield out
             else:
-                yield from in_chunks_of(*inputs, max_rows=max_rows)
+                parts = in_chunks_of(*inputs, max_rows=max_rows)
+                yield from self._meter.parts(parts, partial(self._metered, position))
         except Exception as error:
             found = view_error(self.nodes[position].name, error)
             if found is None or found is error:
                 raise
             raise found from error
+
+    def _metered(self, position: int) -> AbstractContextManager[None]:
+        return self._meter.step(_VIEW, self.nodes[position].name)
 
     def _run(self, tables: Mapping[RelationName, Delta], *, is_first: bool) -> Delta:
         deltas: list[Delta] = []
@@ -134,7 +155,10 @@ class ViewDataflow:
 
     def _step(self, position: int, inputs: Sequence[Delta]) -> Delta:
         try:
-            return self._operators[position].step(*inputs)
+            with self._metered(position):
+                out = self._operators[position].step(*inputs)
+                self._meter.made(len(out))
+            return out
         except Exception as error:
             found = view_error(self.nodes[position].name, error)
             if found is None or found is error:

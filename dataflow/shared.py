@@ -11,8 +11,10 @@ reaches a node that stores its rows, or is evaluated in PostgreSQL. One thread s
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from types import MappingProxyType
@@ -45,6 +47,7 @@ from dataflow.plan.nodes import Loop, Plan, Scan, TableFunction
 from dataflow.schema import VIEW_SOURCE, RelationName
 from dataflow.sql.lower.lowering import Node, make_operator
 from dataflow.types import SqlType
+from dataflow.work import UNLIMITED, WorkMeter
 from storage.store import Store
 
 # For SharedDataflow.shape.
@@ -68,7 +71,8 @@ class LiveNode:
     """One node of the live dataflow; it passes error rows to all views that read it.
 
     location: None for a scan. cannot_fail: see `dataflow.clearing`. names: the node's name in each
-    view. is_unconsolidated: see `_may_be_unconsolidated`. rows_in and rows_out count the rows of
+    view. is_unconsolidated: see `_may_be_unconsolidated`. is_limited: whether its work holds up
+    views that do not depend on it. rows_in and rows_out count the rows of
     its deltas, time_s what its steps took.
     """
 
@@ -86,6 +90,7 @@ class LiveNode:
         self.in_chunks_of: Callable[..., Iterator[Delta]] | None = None
         self.scan: TableScan | None = None
         self.is_unconsolidated = False
+        self.is_limited = False
         self.names: dict[RelationName, list[str]] = {}
         self.errors: dict[RelationName, ErrorRows] = {}
         self.rows_in = self.rows_out = 0
@@ -173,8 +178,9 @@ class SharedDataflow:
 
     part_rows: beyond this many rows a join's output is passed on in parts. widest: the largest
     output of a node in the last step, in rows, all parts together. clock: seconds, for metrics
-    only. few_rows: fewer rows are not freed. keeps_rows: see `LiveTables`. shape: another number
-    whenever views are added or removed, which no other dataflow of the process ever has.
+    only. meter: limits what each view does in an epoch. few_rows: fewer rows are not freed.
+    keeps_rows: see `LiveTables`. shape: another number whenever views are added or removed, which
+    no other dataflow of the process ever has.
     """
 
     def __init__(
@@ -186,8 +192,10 @@ class SharedDataflow:
         few_rows: int = FEW_ROWS,
         *,
         keeps_rows: bool = False,
+        meter: WorkMeter = UNLIMITED,
     ) -> None:
         self._store = store
+        self._meter = meter
         self._few_rows = few_rows
         self.part_rows = part_rows
         self._evaluator = evaluator
@@ -260,6 +268,7 @@ class SharedDataflow:
             own.append(live)
         self.views[view] = LiveView(own, errors)
         self._loosen()
+        self._limit()
         return twice
 
     def _loosen(self) -> None:
@@ -273,6 +282,18 @@ class SharedDataflow:
             if node.operator is not None:
                 skip_consolidation(node.operator, is_unconsolidated=node.is_unconsolidated)
 
+    def _limit(self) -> None:
+        """Find the nodes whose work holds up views that do not depend on it."""
+        readers: dict[RelationName, set[RelationName]] = {}
+        for name, view in reversed(self.views.items()):
+            own = readers.setdefault(name, set()) | {name}
+            for node in view.nodes:
+                if isinstance(node.plan, Scan) and node.inputs:
+                    readers.setdefault(node.plan.relation.name, set()).update(own)
+        for node in self._nodes.values():
+            dependent = set(node.names).union(*(readers[name] for name in node.names))
+            node.is_limited = len(dependent) < len(self.views)
+
     def _make(
         self,
         node: Node,
@@ -285,7 +306,9 @@ class SharedDataflow:
         if location is not None:
             live.inputs, live.evaluator = tuple(inputs), evaluator
             named = replace(node, name=location.name)
-            live.operator = make_operator(named, self._store, location.scope, evaluator, live)
+            live.operator = make_operator(
+                named, self._store, location.scope, evaluator, live, meter=self._meter
+            )
             live.in_chunks_of = parts_of(live.operator)
             self._by_location[location] = live
         else:
@@ -315,6 +338,7 @@ class SharedDataflow:
                 self._forget(node)
                 unread += [node.location.prefix] if node.location else []
         self._loosen()
+        self._limit()
         return unread + self.tables.assign_scans()
 
     def _forget(self, node: LiveNode) -> None:
@@ -383,6 +407,7 @@ class SharedDataflow:
             queue.push([node])
             inputs = [below.empty for below in node.inputs]
             inputs[side] = rows.negate()
+            self._meter.take(len(rows))
             self.widest = 0
             yield from self._run({}, queue, {number: inputs})
             sizer.learn_of(name, len(rows), self.widest)
@@ -412,6 +437,7 @@ class SharedDataflow:
         queue = _Queue()
         self.widest = 0
         for table, delta in tables:
+            self._meter.take(len(delta))
             for number, scan in table.scans.items():
                 node = self._nodes[number]
                 rows = self._read(node, scan, delta)
@@ -474,6 +500,7 @@ class SharedDataflow:
         columns."""
         deltas: dict[int, Delta] = {}
         queue = _Queue()
+        self._meter.take(len(delta))
         self.widest = 0
         for node in self.views[view].root.readers:
             if isinstance(node.plan, Scan) and node.plan.relation.name == view:
@@ -531,12 +558,13 @@ class SharedDataflow:
         node.rows_in += sum(map(len, inputs))
         try:
             if node.in_chunks_of is None:
-                started = self._clock()
-                out = node.operator.step(*inputs)
-                node.time_s += self._clock() - started
+                with self._metered(node):
+                    out = node.operator.step(*inputs)
+                    self._meter.made(len(out))
                 yield out
             else:
-                yield from self._parts_of(node, node.in_chunks_of(*inputs, max_rows=self.part_rows))
+                parts = node.in_chunks_of(*inputs, max_rows=self.part_rows)
+                yield from self._meter.parts(parts, partial(self._metered, node))
         except Exception as error:
             found = view_error(node.location.name if node.location else "", error)
             if found is None:
@@ -550,14 +578,15 @@ class SharedDataflow:
         node.time_s += self._clock() - started
         return rows
 
-    def _parts_of(self, node: LiveNode, parts: Iterator[Delta]) -> Iterator[Delta]:
-        """Yield the parts; count the time to make them, not the time of their readers."""
+    @contextmanager
+    def _metered(self, node: LiveNode) -> Iterator[None]:
+        """Measure a step of a node, or of a part of its output; not that of its readers."""
         started = self._clock()
-        for part in parts:
+        try:
+            with self._meter.step(node.names if node.is_limited else (), node.prefix):
+                yield
+        finally:
             node.time_s += self._clock() - started
-            yield part
-            started = self._clock()
-        node.time_s += self._clock() - started
 
     def _pass_on(self, node: LiveNode, out: Delta, deltas: dict[int, Delta], queue: _Queue) -> None:
         if len(out):

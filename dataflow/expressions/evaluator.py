@@ -7,6 +7,7 @@ failing row never fails a batch: it becomes an entry of RowErrors.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -40,6 +41,22 @@ class RowErrors:
         out = np.zeros(n, np.bool_)
         out[list(self.by_row)] = True
         return out
+
+
+class TimeLimit(Protocol):
+    """How long the caller of an evaluator will wait."""
+
+    def seconds_left(self) -> float:
+        """Return the seconds that are left of it; infinity if there is no limit."""
+        ...
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Return what a statement is run within: that time counts."""
+        ...
+
+    def exceeded(self) -> Exception:
+        """Return what an evaluator raises that was stopped at the limit."""
+        ...
 
 
 class Evaluator(Protocol):

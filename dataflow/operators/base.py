@@ -19,6 +19,7 @@ from dataflow.errors import InvariantError, TidemarkError, ViewError, internal_e
 from dataflow.expressions.evaluator import Evaluator, RowErrors
 from dataflow.schema import Field, RelationName
 from dataflow.types import SqlType
+from dataflow.work import UNLIMITED, CheckedArrangement, CheckedSums, WorkMeter
 from storage.errors import NegativeWeightError, OutOfSpaceError, StorageError
 from storage.store import Arrangement, ArrangementSpec, Store, Sums, SumsSpec
 
@@ -204,7 +205,8 @@ class ErrorCollector(Protocol):
 class Context:
     """An operator's environment: its name, the prefix of its state, the destination of failed rows.
 
-    An arrangement is named "<scope>/<name>/<role>".
+    An arrangement is named "<scope>/<name>/<role>". meter: limits a step; each use of state checks
+    it, and so must a long computation without state.
     """
 
     name: str
@@ -212,17 +214,19 @@ class Context:
     store: Store
     evaluator: Evaluator
     errors: ErrorCollector
+    meter: WorkMeter = UNLIMITED
 
     def arrange(self, role: str, kinds: str, key: Sequence[int]) -> Arrangement:
         """Return the arrangement of rows of `kinds`, looked up by the columns at `key`."""
         spec = ArrangementSpec(f"{self.scope}/{self.name}/{role}", kinds, tuple(key))
-        return self.store.arrange(spec)
+        found = self.store.arrange(spec)
+        return found if self.meter is UNLIMITED else CheckedArrangement(found, self.meter)
 
     def arrange_sums(self, role: str, key_kinds: str, width: int) -> Sums:
         """Return a Sums with one vector of `width` sums for each key of `key_kinds`."""
-        return self.store.arrange_sums(
-            SumsSpec(f"{self.scope}/{self.name}/{role}", key_kinds, width)
-        )
+        spec = SumsSpec(f"{self.scope}/{self.name}/{role}", key_kinds, width)
+        found = self.store.arrange_sums(spec)
+        return found if self.meter is UNLIMITED else CheckedSums(found, self.meter)
 
     def collect(self, types: Sequence[SqlType], rows: Delta, errors: RowErrors) -> None:
         """Report failed rows as error rows under this operator's name."""

@@ -20,8 +20,6 @@ from dataflow.types import TypeKind
 
 # Of two numbers below it neither sum nor difference overflows.
 _FAR = 1 << 61
-# Memory of a made row beside its columns: its input row, its number, its offset.
-_BYTES_A_ROW = 32
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Made:
 def make_series(call: SetCall, columns: Sequence[Column], require: Callable[[int], None]) -> Made:
     """Return the series of n rows; columns: the call's arguments.
 
-    require: raises an error if so many bytes of memory are not available.
+    require: raises an error if so many rows cannot be made.
     """
     start, stop = (c.values for c in columns[:2])
     step, doubtful = _steps(call, columns)
@@ -56,7 +54,7 @@ def make_series(call: SetCall, columns: Sequence[Column], require: Callable[[int
     size = np.where(is_made, np.abs(step), 1)
     way = np.where(is_made, stop - start, -1) * np.where(step < 0, -1, 1)
     counts = np.where(is_made & (way >= 0), way // size + 1, 0)
-    require(int(counts.astype(np.float64).sum()) * _BYTES_A_ROW)
+    require(int(counts.astype(np.float64).sum()))
     rows = np.repeat(np.arange(len(start)), counts)
     first = np.cumsum(counts) - counts
     offset = np.arange(len(rows)) - first[rows]

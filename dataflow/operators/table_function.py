@@ -26,6 +26,8 @@ from dataflow.plan.set_functions import series_of
 
 # Input rows for which functions run at a time: their results are in memory together.
 SLICE_ROWS = 10_000
+# Memory of a row of a series beside its columns: its input row, its number, its offset.
+_BYTES_A_ROW = 32
 _TABLE_SYNTAX = ("XMLTABLE(", "JSON_TABLE(")
 Answer = tuple[np.ndarray, tuple[Column, ...], RowErrors]
 
@@ -105,7 +107,7 @@ class TableFunctionOperator:
 
     def _make_series(self, call: SetCall, part: Delta) -> Answer:
         arguments = [part.columns[_column(a)] for a in call.arguments]
-        made = make_series(call, arguments, self._context.store.require_space)
+        made = make_series(call, arguments, self._require)
         columns = [Column(made.values)] * len(call.columns)
         if self._plan.has_ordinality:
             columns.append(Column(made.numbers))
@@ -116,6 +118,10 @@ class TableFunctionOperator:
         rows, others, errors = self._evaluate(given, index)
         both = tuple(map(Column.concat, zip(columns, others, strict=True)))
         return np.concatenate([made.rows, rows]), both, errors
+
+    def _require(self, rows: int) -> None:
+        self._context.meter.check(rows)
+        self._context.store.require_space(rows * _BYTES_A_ROW)
 
     def _evaluate(self, columns: Sequence[Column], groups: np.ndarray) -> Answer:
         types = [self._types[i] for i in self._used]

@@ -69,8 +69,9 @@ class Failed:
 class ViewBuild:
     """One view on its way from definition to live.
 
-    columns: what it stores of each base relation, so that other views can use it too. catch_up:
-    returns what steps the view from its backfilled state on. position: of the snapshot; the view
+    columns: what it stores of each base relation, so that other views can use it too. opened:
+    returns the backfilled view with these columns. catch_up: returns what steps it from there on.
+    position: of the snapshot; the view
     joins at an epoch not before it.
     """
 
@@ -82,6 +83,7 @@ class ViewBuild:
         parts: BuildParts,
         columns: Mapping[RelationName, tuple[int, ...]],
         *,
+        opened: Callable[[ViewDefinition, Mapping[RelationName, tuple[int, ...]]], View],
         catch_up: Callable[[View, BackfillResult], CatchUp],
     ) -> None:
         self.definition = definition
@@ -106,7 +108,7 @@ class ViewBuild:
         self.columns = self._manifest.columns(definition.relations(), columns)
         self._result: BackfillResult | None = None
         self._view: View | None = None
-        self._open_catch_up = catch_up
+        self._opened, self._open_catch_up = opened, catch_up
         self._catch_up: CatchUp | None = None
         self._passed = self._runtime.condition()
         self._passed_position = 0
@@ -368,7 +370,7 @@ class ViewBuild:
         assert self._result is not None
         self.status.enter(BuildPhase.CATCHING_UP)
         failpoint("build.catchup.before")
-        self._view = View(self.definition, self._store, self._parts.evaluator(), self.columns)
+        self._view = self._opened(self.definition, self.columns)
         self._catch_up = self._open_catch_up(self._view, self._result)
 
     def _run(self) -> None:

@@ -25,6 +25,7 @@ from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from dataflow.shared import StateLocation
 from dataflow.sql.lateness import depends_on_history, final_of
 from dataflow.sql.lower.lowering import lower
+from dataflow.work import UNLIMITED, WorkMeter
 from service.engine.epoch_buffer import added_up
 from storage.store import Store
 
@@ -159,7 +160,8 @@ class StateLayout:
 class View:
     """A view on its own, while it is built: changes of base relations in, its own delta out.
 
-    columns: for relations that store more columns than the view needs, all stored ones.
+    columns: for relations that store more columns than the view needs, all stored ones. meter:
+    limits what it does within one of its epochs.
     """
 
     def __init__(
@@ -168,11 +170,16 @@ class View:
         store: Store,
         evaluator: Evaluator,
         columns: Mapping[RelationName, tuple[int, ...]] | None = None,
+        *,
+        meter: WorkMeter = UNLIMITED,
     ) -> None:
         self.definition = definition
         self.errors = ErrorRows()
         nodes = lower(definition.plan.root)
-        self.dataflow = ViewDataflow(nodes, definition.scope, store, evaluator, self.errors)
+        self.meter = meter
+        self.dataflow = ViewDataflow(
+            nodes, definition.scope, store, evaluator, self.errors, meter=meter
+        )
         self._rejected: list[Letter] = []
         self._needed = self.dataflow.needed_columns()
         self._parents = set(definition.parents())
@@ -231,6 +238,7 @@ class View:
 
     def _inputs(self, deltas: Mapping[RelationName, Delta]) -> dict[RelationName, Delta]:
         inputs = dict(deltas)
+        self.meter.take(sum(map(len, inputs.values())))
         for name in self._parents & inputs.keys():
             inputs[name] = inputs[name].project(self._needed[name]).consolidate()
         return inputs

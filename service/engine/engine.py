@@ -19,7 +19,7 @@ from connectors.feed_source import REJECTED_KINDS
 from connectors.sink import SinkEpoch, SinkRows, SinkTable, Swap, ViewChange, ViewDdl
 from connectors.source import SourceBatch
 from connectors.spark.result import BackfillResult
-from dataflow.changes import Changes, Letter, since_truncation
+from dataflow.changes import Changes, Letter, since_truncation, truncated
 from dataflow.delta import Delta
 from dataflow.due import TickSearch
 from dataflow.errors import TidemarkError, ViewError
@@ -32,6 +32,7 @@ from dataflow.shared import SharedDataflow, StateLocation, Stepped
 from dataflow.sharing import DataflowFigures, NodeFigures
 from dataflow.sql.lower.lowering import lower
 from dataflow.types import UTC
+from dataflow.work import UNLIMITED, WorkMeter
 from service.engine.batch_sizer import BatchSizer, rows_to_go
 from service.engine.column_requirements import Read, widened
 from service.engine.definition import StateLayout, View, ViewDefinition
@@ -61,6 +62,7 @@ class Engine:
     - evaluator_of: returns an evaluator with the privileges of a role, in a time zone
     - epoch_bytes: memory for an epoch's output, and roughly for one slice's deltas
     - clock: seconds, for figures only
+    - meter: limits what each view does in an epoch
     - few_rows: fewer rows are not freed (see `dataflow.expiry`)
     - keeps_rows: whether all tables store their rows, so that a view can be copied (`copy_to`)
     - spare_bytes: how much of what every sink has the outbox retains
@@ -78,8 +80,10 @@ class Engine:
         spare_bytes: int = 0,
         few_rows: int | None = None,
         keeps_rows: bool = False,
+        meter: WorkMeter = UNLIMITED,
     ) -> None:
         self.store = store
+        self.meter = meter
         self._evaluator_of = cache(evaluator_of) if evaluator_of else None
         self.source = source
         self._evaluator = evaluator
@@ -107,6 +111,7 @@ class Engine:
             self._clock,
             self._few_rows,
             keeps_rows=self._keeps_rows,
+            meter=self.meter,
         )
 
     def _open_views(self) -> None:
@@ -298,10 +303,23 @@ class Engine:
         columns: which of the view's columns the consolidated rows have.
         """
         failures: dict[RelationName, ViewError] = {}
-        for delta in rows:
-            stepped = self.dataflow.pass_on(name, delta, columns)
-            self._gather_all(stepped, buffered, failures)
+        with self.meter.epoch():
+            for delta in rows:
+                stepped = self.dataflow.pass_on(name, delta, columns)
+                self._gather_all(stepped, buffered, failures)
         self._refuse(failures, buffered)
+
+    def open_build(
+        self, definition: ViewDefinition, columns: Mapping[RelationName, tuple[int, ...]]
+    ) -> View:
+        """Return a backfilled view, to be stepped here until it joins the others.
+
+        columns: what it stores of each base relation.
+        """
+        evaluator = self._own_evaluator(definition) or self._evaluator
+        is_alone = self.views.keys() <= {definition.name}
+        meter = UNLIMITED if is_alone else self.meter
+        return View(definition, self.store, evaluator, columns, meter=meter)
 
     def catch_up(self, view: View, backfilled: BackfillResult) -> CatchUp:
         """Return what steps a view that is being built, from its backfilled state on."""
@@ -342,9 +360,10 @@ class Engine:
         """
         buffered = self.gather()
         failures: dict[RelationName, ViewError] = {}
-        for chunk in batch.chunks():
-            for changes in self._batch_sizer.slices(chunk):
-                self._step_slice(changes, buffered, failures)
+        with self.meter.epoch(batch.rows):
+            for chunk in batch.chunks():
+                for changes in self._batch_sizer.slices(chunk):
+                    self._step_slice(changes, buffered, failures)
         if not failures:
             self._gather_all(self.dataflow.free(FREED_ROWS), buffered, failures)
         self._refuse(failures, buffered)
@@ -365,6 +384,8 @@ class Engine:
         """Step every view that has not failed."""
         tables = self.dataflow.tables.tables
         states = [(table.location.relation.name, table.state) for table in tables]
+        emptied = truncated(changes)
+        self.meter.announce(sum(state.row_count() for name, state in states if name in emptied))
         for at, rows in rows_to_go(states, changes, self._batch_sizer):
             self._gather_all(self.dataflow.step_tables([(tables[at], rows)]), buffered, failures)
             self._batch_sizer.learn_of(states[at][0], len(rows), self.dataflow.widest)

@@ -48,6 +48,10 @@ class Replay:
 
     def take(self, changes: Sequence[Changes]) -> Iterator[Delta]:
         """Yield the view's deltas; the store may be relieved after each. ViewError."""
+        with self._view.meter.epoch(sum(map(len, changes))):
+            yield from self._taken(changes)
+
+    def _taken(self, changes: Sequence[Changes]) -> Iterator[Delta]:
         view = self._view
         tables = [(name, state) for name, state in view.tables.items()]
         for some in self._batch_sizer.slices(changes):

@@ -35,7 +35,7 @@ from connectors.spark.master import is_connect
 from connectors.spark.result import BackfillResult
 from connectors.view_sink import ViewSink
 from dataflow.errors import TidemarkError
-from dataflow.expressions.evaluator import Evaluator
+from dataflow.expressions.evaluator import Evaluator, TimeLimit
 from dataflow.schema import Relation
 from dataflow.types import UTC
 from service.backfill.build_parts import BuildParts, ExternalRead
@@ -164,9 +164,11 @@ class ServiceFactory:
         """Return a new session on the control tables."""
         return Control(self.settings.sink)
 
-    def evaluator(self, role: str = "", time_zone: str = UTC) -> Evaluator:
+    def evaluator(
+        self, role: str = "", time_zone: str = UTC, limit: TimeLimit | None = None
+    ) -> Evaluator:
         """Return a new session for expressions without a kernel, with the privileges of a role."""
-        return PostgresEvaluator(self.settings.source, role=role, time_zone=time_zone)
+        return PostgresEvaluator(self.settings.source, role=role, time_zone=time_zone, limit=limit)
 
     def role_of(self, requester: str) -> str:
         """Return the role whose privileges a creator's views have at the source; "" for the

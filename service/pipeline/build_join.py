@@ -7,7 +7,7 @@ one position.
 from __future__ import annotations
 
 from connectors.postgres.sink.postgres_sink import PostgresSink
-from dataflow.errors import SinkError, TemporaryError, TidemarkError, ViewError
+from dataflow.errors import OverBudgetError, SinkError, TemporaryError, TidemarkError, ViewError
 from service.backfill.builds import Builds
 from service.backfill.view_build import Cancelled, Failed, ViewBuild
 from service.engine.engine import Engine
@@ -115,6 +115,9 @@ class BuildJoin:
         error = _reported_error(build.end)
         if build.is_comparison:
             self._rewind.failed(build)
+        elif isinstance(error, OverBudgetError):
+            log.warning("build.postponed", view=build.definition.table.title, why=error.described)
+            self._failures.postpone(build, error)
         elif error is not None:
             reports, title = self._failures.reports, build.definition.table.title
             error = reports.reported(error, title)
@@ -148,10 +151,11 @@ class BuildJoin:
             return
         view, buffered, result = build.take_over()
         try:
-            for parent in parents:
-                for rows in self._staging.read_rows(self._engine.views[parent].table):
-                    build.add(view.step({parent: rows}))
-                    self._store.relieve()
+            with view.meter.epoch():
+                for parent in parents:
+                    for rows in self._staging.read_rows(self._engine.views[parent].table):
+                        build.add(view.step({parent: rows}))
+                        self._store.relieve()
         except ViewError as error:
             build.fail(error)
             return

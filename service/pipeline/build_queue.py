@@ -13,6 +13,7 @@ from service.backfill.builds import Builds
 from service.pipeline.build_start import BuildStart
 from service.pipeline.epochs import Epochs
 from service.pipeline.followed_database import FollowedDatabase
+from service.pipeline.postponed_builds import PostponedBuilds
 from service.pipeline.reconciler import CatalogReconciler
 from service.pipeline.sink_rewind import SinkRewind
 from service.runtime.log import log
@@ -37,6 +38,7 @@ class BuildQueue:
         rewind: SinkRewind,
         start: BuildStart,
         waiting: Waiting,
+        postponed: PostponedBuilds,
         runtime: Runtime,
     ) -> None:
         self._epochs = epochs
@@ -46,6 +48,7 @@ class BuildQueue:
         self._rewind = rewind
         self._start = start
         self._waiting = waiting
+        self._postponed = postponed
         self._runtime = runtime
         self._tried = ""
         self._has_more = self._awaits_space = False
@@ -70,6 +73,8 @@ class BuildQueue:
         is_lagging = self._epochs.is_lagging
         rows = self._rewind.to_compare() if is_lagging else self._reconciler.to_build(self._builds)
         self._start.retain({row.identity for row in rows})
+        self._postponed.retain({row.identity for row in self._reconciler.rows})
+        rows = rows if is_lagging else [row for row in rows if not self._is_postponed(row)]
         # A view that cannot begin must not block the others for ever.
         tried = next((i for i, row in enumerate(rows) if row.identity == self._tried), -1) + 1
         for row in [*rows[tried:], *rows[:tried]]:
@@ -88,6 +93,12 @@ class BuildQueue:
             except TemporaryError as error:
                 log.warning("build.retry", view=row.title, code=error.code)
                 self._waiting.note(row.identity, error)
+
+    def _is_postponed(self, row: ViewRow) -> bool:
+        why = self._postponed.why_not(row.identity)
+        if why is not None:
+            self._waiting.note(row.identity, why)
+        return why is not None
 
     def _await_turn(self, rows: Sequence[ViewRow]) -> None:
         busy = ", ".join(b.definition.table.title for b in self._builds.values())

@@ -209,8 +209,15 @@ class BuildStart:
         parts = self._parts_of(definition, engine, feeds, estimate)
         parts = replace(parts, reads_database=reads_database, live_version=self._live_version(row))
         columns = self._engine.columns_to_keep(definition, self._failures.reads())
-        catch_up = self._engine.catch_up
-        return ViewBuild(definition, self._store, self._folder, parts, columns, catch_up=catch_up)
+        return ViewBuild(
+            definition,
+            self._store,
+            self._folder,
+            parts,
+            columns,
+            opened=self._engine.open_build,
+            catch_up=self._engine.catch_up,
+        )
 
     def _begin_database(self) -> None:
         position = self._database.begin()

@@ -10,6 +10,7 @@ import time
 
 from connectors.postgres.replication.transactions import StreamLimits
 from dataflow.types import UTC
+from dataflow.work import WorkMeter
 from service.backfill.builds import Builds
 from service.checkpoint.checkpoints import Checkpoints
 from service.engine.engine import Engine
@@ -32,6 +33,7 @@ from service.pipeline.followed_database import FollowedDatabase
 from service.pipeline.idle_work import IdleWork
 from service.pipeline.pipeline import Pipeline, SinkTurn, SourceTurn, Upkeep
 from service.pipeline.pipeline_report import PipelineReport
+from service.pipeline.postponed_builds import PostponedBuilds
 from service.pipeline.reconciler import CatalogReconciler
 from service.pipeline.reconnect import Reconnect
 from service.pipeline.schema_change_recovery import SchemaChangeRecovery
@@ -73,6 +75,8 @@ class _Composition:
         self._metrics = PipelineMetrics(settings.state)
         kernels.watch(self._metrics.kernel_compiled)
         self._store = factory.open_store()
+        work_clock = runtime.work_clock()
+        self._meter = WorkMeter(settings.view_budget, work_clock, work_clock.waiting)
         self._engine = self._new_engine()
         self._sink, self._staging = factory.sink(), factory.sink()
         self._tables = factory.view_tables()
@@ -101,18 +105,21 @@ class _Composition:
             evaluator_of=self._evaluator,
             spare_bytes=self._settings.sink_retention_mb << 20,
             few_rows=self._settings.few_rows,
+            meter=self._meter,
             while_waiting=self._metrics.write,
         )
 
     def _evaluator(self, role: str = "", time_zone: str = UTC) -> MeteredEvaluator:
-        return MeteredEvaluator(self._factory.evaluator(role, time_zone), self._metrics.evaluated)
+        evaluator = self._factory.evaluator(role, time_zone, self._meter)
+        return MeteredEvaluator(evaluator, self._metrics.evaluated)
 
     def _compose_sources(self) -> None:
         settings, source, runtime = self._settings, self._factory.source, self._runtime
         engine, reconciler, builds = self._engine, self._reconciler, self._builds
         positions, budget = engine.positions, settings.budget
         reports = Reports(settings.state, lambda: engine.epoch)
-        self._failures = Failures(engine, reconciler, builds, reports)
+        self._postponed = PostponedBuilds(runtime.monotonic)
+        self._failures = Failures(engine, reconciler, builds, reports, self._postponed)
         self._watch = SourceWatch(
             source.tables(), self._store, self._failures.readers, lambda: positions.database
         )
@@ -247,6 +254,7 @@ class _Composition:
             rewind=self._rewind,
             start=self._start,
             waiting=self._waiting,
+            postponed=self._postponed,
             runtime=self._runtime,
         )
         self._join = BuildJoin(

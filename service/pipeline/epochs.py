@@ -233,10 +233,13 @@ class Epochs:
         failed: list[ViewDefinition] = []
         for error in self._engine.refused():
             live = {id(definition) for definition in self._engine.views.values()}
-            found = self._failures.fail_readers(error)
-            failed += found
+            found = self._failures.take_out(error)
+            failed += found.views
             if self._failures.are_unreported:
-                epoch = epoch.refusing([d.table for d in found if id(d) in live], error)
+                epoch = epoch.refusing([d.table for d in found.failed if id(d) in live], error)
+                epoch = epoch.degrading(
+                    [(d.identity, d.table) for d in found.degraded if id(d) in live], error
+                )
         return epoch, failed
 
     def _chunks_for_builds(self, batch: SourceBatch) -> Iterator[list[Changes]]:

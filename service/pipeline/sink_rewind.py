@@ -15,7 +15,7 @@ from connectors.postgres.catalog.catalog import ViewRow
 from connectors.postgres.sink.postgres_sink import PostgresSink
 from connectors.sink import SinkEpoch, SinkRepair, ViewChange
 from dataflow.delta import Delta
-from dataflow.errors import SinkError, TidemarkError, ViewError
+from dataflow.errors import OverBudgetError, SinkError, TidemarkError, ViewError
 from dataflow.schema import RelationName
 from service.backfill.builds import Builds
 from service.backfill.view_build import Failed, ViewBuild
@@ -96,11 +96,17 @@ class SinkRewind:
         return [r for r in rows if r.identity in live and r.desired != DesiredState.DROPPED]
 
     def failed(self, build: ViewBuild) -> None:
-        """Fail a view whose rows cannot be read; its table is unchanged."""
+        """Take out a view whose rows cannot be read; its table is unchanged."""
         definition = self._reconciler.live(build.definition.identity)
-        if definition is not None and isinstance(build.end, Failed):
-            failed = self._failures.fail([definition], build.end.error)
-            self._subscriptions.complete_failed(failed)
+        if definition is None or not isinstance(build.end, Failed):
+            return
+        error = build.end.error
+        if isinstance(error, OverBudgetError):
+            error.relation = definition.name
+            taken = self._failures.take_out(error).views
+        else:
+            taken = self._failures.fail([definition], error)
+        self._subscriptions.complete_failed(taken)
 
     def complete(self, caught_up: Collection[str]) -> None:
         """Repair the sink once every view has caught up with the engine."""

@@ -8,20 +8,40 @@ the view again and never shows it as live.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 
-from dataflow.errors import TidemarkError
+from dataflow.errors import OverBudgetError, TemporaryError, TidemarkError, ViewError
 from dataflow.schema import RelationName
 from service.backfill.builds import Builds
+from service.backfill.view_build import ViewBuild
 from service.engine.column_requirements import Read, fits, is_same_table, name_in_use
 from service.engine.engine import Engine, ViewDefinition
+from service.pipeline.postponed_builds import PostponedBuilds
 from service.pipeline.reconciler import CatalogReconciler
 from service.runtime.error_reports import Reports
 from service.runtime.log import log
 from service.views.lifecycle import ViewState
+from storage import clock
+
+
+@dataclass(frozen=True)
+class TakenOut:
+    """Views that have left the engine. degraded: those that are rebuilt by themselves."""
+
+    failed: list[ViewDefinition] = field(default_factory=list)
+    degraded: list[ViewDefinition] = field(default_factory=list)
+
+    @property
+    def views(self) -> list[ViewDefinition]:
+        """Return all of them."""
+        return self.failed + self.degraded
 
 
 class Failures:
-    """Fails views according to the relations that they read."""
+    """Fails views according to the relations that they read.
+
+    postponed: when views are built again that were over their budget.
+    """
 
     def __init__(
         self,
@@ -29,8 +49,10 @@ class Failures:
         reconciler: CatalogReconciler,
         builds: Builds,
         reports: Reports,
+        postponed: PostponedBuilds,
     ) -> None:
         self.reports = reports
+        self.postponed = postponed
         self._engine = engine
         self._reconciler = reconciler
         self._builds = builds
@@ -53,6 +75,27 @@ class Failures:
     def fail_readers(self, error: TidemarkError) -> list[ViewDefinition]:
         """Fail what reads error.relation, or is it."""
         return self.fail(self.readers_of(error.relation), error)
+
+    def take_out(self, error: ViewError) -> TakenOut:
+        """Fail a view that cannot be stepped, error.relation, and what reads it.
+
+        One that was only over its budget is rebuilt, unless a rebuild would lose its past.
+        """
+        views = self.readers_of(error.relation)
+        if not isinstance(error, OverBudgetError):
+            return TakenOut(failed=self.fail(views, error))
+        error = _since(error)
+        failed = self.fail([d for d in views if d.depends_on_history], _not_rebuilt(error))
+        degraded = self.degrade([d for d in views if d not in failed], error)
+        for definition in degraded:
+            self.postponed.note(definition.identity, error)
+        return TakenOut(failed, degraded)
+
+    def postpone(self, build: ViewBuild, error: OverBudgetError) -> None:
+        """Build a view again after a pause: to catch up with its tables is over its budget."""
+        self.postponed.note(build.definition.identity, error)
+        why = TemporaryError(error.code, error.what, detail=error.detail, hint=error.hint)
+        self._reconciler.fail_build(build, why)
 
     def readers_of(self, name: RelationName | None) -> list[ViewDefinition]:
         """Return the views that read a relation, or are it."""
@@ -215,6 +258,18 @@ class Failures:
             log.warning("view.state_outdated", view=definition.table.title)
             self._engine.remove(definition.name)
         return removed
+
+
+def _since(error: OverBudgetError) -> OverBudgetError:
+    """Return the error with the moment from which on a view's rows do not change."""
+    detail = f"{error.detail}; its rows are as of {clock.utc():%Y-%m-%d %H:%M:%S} UTC"
+    return OverBudgetError(error.code, error.what, detail=detail, hint=error.hint)
+
+
+def _not_rebuilt(error: OverBudgetError) -> ViewError:
+    """Return the error of a view whose rows depend on the order of its sources' rows."""
+    hint = "its rows stay as they are; rebuild it, or create it again in a group of its own"
+    return ViewError(error.code, error.what, detail=error.detail, hint=hint)
 
 
 def _names_read(definition: ViewDefinition) -> set[RelationName]:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from service.runtime.work_clock import WorkClock
 from storage import clock
 
 # Linux's boot id, new at each start (random(4)).
@@ -115,6 +116,10 @@ class Runtime:
     def draw(self, low: float, high: float) -> float:
         """Return a random number in between, for jitter."""
         return random.uniform(low, high)
+
+    def work_clock(self) -> WorkClock:
+        """Return a clock of the work of the thread that reads it."""
+        return WorkClock()
 
     def begin(self, run: Callable[[], None], name: str) -> Thread:
         """Start a thread and return it."""

@@ -6,6 +6,7 @@ the variables of settings.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, PrivateAttr, field_validator, model_validator
 
+from dataflow.work import WorkBudget
 from service.runtime.memory_budget import LEAST_MB, MemoryBudget
 
 PREFIX = "TIDEMARK_"
@@ -75,6 +77,9 @@ class Settings(BaseModel):
     maximum source rows of one epoch, except for a larger single transaction. sync_interval_s: how
     often the state is fsynced and the source may release WAL.
 
+    view_budget_s, view_budget_rows: how much work one view may do in an epoch of up to 1,000
+    changed rows, in seconds and in rows that an operator makes; 0 is unlimited.
+
     wal_budget_mb: how much WAL the source may retain for our slot; 0 is unlimited. Above
     wal_alarm_percent of it an alarm is raised. At the budget, wal_limit decides: "warn" keeps the
     slot, "release" drops it, and the views must then be created again. sink_budget_mb: how much of
@@ -130,6 +135,8 @@ class Settings(BaseModel):
     cache_mb: int | None = Field(None, ge=16)
     epoch_rows: int = Field(20_000, ge=1)
     sync_interval_s: float = Field(1.0, gt=0)
+    view_budget_s: float = Field(0.5, ge=0)
+    view_budget_rows: int = Field(1_000_000, ge=0)
     wal_budget_mb: int = Field(10_240, ge=0)
     wal_alarm_percent: int = Field(50, ge=1, le=100)
     wal_limit: Literal["warn", "release"] = "warn"
@@ -213,6 +220,11 @@ class Settings(BaseModel):
     def budget(self) -> MemoryBudget:
         """Return the memory of each part of the pipeline."""
         return MemoryBudget.of(self.memory, self.cache_mb)
+
+    @property
+    def view_budget(self) -> WorkBudget:
+        """Return what one view may do in an epoch."""
+        return WorkBudget(self.view_budget_s or math.inf, self.view_budget_rows or math.inf)
 
     @model_validator(mode="before")
     @classmethod

@@ -22,6 +22,7 @@ ERRORS = {
     "TemporaryError",
     "RetryLaterError",
     "ViewError",
+    "OverBudgetError",
     "InvariantError",
     "StorageError",
 }

@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+# What such a workload does in one epoch is more than one view may do beside others.
+ANY_BUDGET: dict[str, Any] = {"view_budget_s": 0, "view_budget_rows": 0}
+ANY_BUDGET_VARIABLES = {f"TIDEMARK_{k.upper()}": str(v) for k, v in ANY_BUDGET.items()}
 TABLES = """
 CREATE TABLE owners (id int PRIMARY KEY, name text NOT NULL, grp int NOT NULL);
 CREATE TABLE things (id int PRIMARY KEY, owner int NOT NULL, amount int NOT NULL, note text);

@@ -7,6 +7,7 @@ of every view alone; a tick at which nothing is due for a view must not change i
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from dataflow.plan.nodes import Plan, Scan, ViewPlan
 from dataflow.schema import RelationName
 from dataflow.shared import LiveNode
 from dataflow.types import EPOCH_2000_US, UTC
+from dataflow.work import WorkBudget, WorkMeter
 from service.engine.engine import Engine
 from storage.store import Store
 from tests.harness.maintained import MARKER, SOURCE, Fault, Maintained
@@ -68,6 +70,8 @@ class Together(Maintained):
             SOURCE,
             evaluator_of=lambda role, zone: self._evaluators[zone],
             few_rows=1,
+            # As in the service, with more than any view needs.
+            meter=WorkMeter(WorkBudget(1e9, 1e9), time.thread_time),
         )
 
     def move_clock(self, us: int | None, number: int) -> None:

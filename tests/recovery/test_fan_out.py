@@ -72,7 +72,7 @@ def service(
     """With these failpoints."""
     database.execute(fan_out.hot_tables(ROWS))
     settings = {"memory": f"{CAP_MB}MB", "failpoints": getattr(request, "param", "")}
-    with RunningService(database.dsn, tmp_path, **settings) as running:
+    with RunningService(database.dsn, tmp_path, **settings, **fan_out.ANY_BUDGET) as running:
         yield running
 
 

@@ -39,7 +39,9 @@ pytestmark = pytest.mark.timeout(600 + ROWS / 500 + 3 * STALL_S)
 def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
     database.execute(fan_out.TABLES)
     database.execute(fan_out.fill_owners(1_000))
-    with RunningService(database.dsn, tmp_path, memory=f"{CAP_MB}MB") as running:
+    with RunningService(
+        database.dsn, tmp_path, memory=f"{CAP_MB}MB", **fan_out.ANY_BUDGET
+    ) as running:
         for name, query in fan_out.VIEWS.items():
             running.create(name, query, backfill="local")
         yield running

@@ -37,6 +37,8 @@ SHARES = {
     "lateness": 0.12,
     # Views whose past is retained, compared at the end by the real sink.
     "history": 0.06,
+    # What a view does in an epoch takes far too long, now and then.
+    "budgets": 0.1,
 }
 # How likely each kind of fault of theirs is, at each occasion: one of these.
 ODDS = {
@@ -52,6 +54,7 @@ ODDS = {
     "topic.answer_lost": (0, 0.02, 0.1),
     "ddl.statement": (0.2, 0.5, 0.9),
     "ddl.away": (0, 0.005, 0.03),
+    "view.slow": (0.001, 0.005, 0.03),
 }
 
 

@@ -8,12 +8,14 @@ seed gives one order of everything.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from random import Random
 from typing import Any
 
 from greenlet import getcurrent, greenlet
 
 from service.runtime.runtime import Runtime
+from service.runtime.work_clock import WorkClock
 
 FOREVER = float("inf")
 
@@ -224,12 +226,37 @@ class FiberCondition:
         self._told += 1
 
 
+class SimWorkClock(WorkClock):
+    """Work takes no time, or far too long."""
+
+    def __init__(self, is_slow: Callable[[], bool]) -> None:
+        super().__init__()
+        self._seconds = 0.0
+        self._is_slow = is_slow
+
+    def __call__(self) -> float:
+        self._seconds += 1000.0 * self._is_slow()
+        return self._seconds
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
 class FiberHost(Runtime):
-    """The machine that one process runs on. forced: called for each file that is forced to disk."""
+    """The machine that one process runs on. forced: called for each file that is forced to disk.
+
+    is_slow: whether what a view does just now takes far too long.
+    """
 
     def __init__(
-        self, loop: Loop, process: Process, random: Random, forced: Callable[[int], None]
+        self,
+        loop: Loop,
+        process: Process,
+        random: Random,
+        forced: Callable[[int], None],
+        is_slow: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._is_slow = is_slow
         self._loop = loop
         self._process = process
         self._random = random
@@ -252,6 +279,9 @@ class FiberHost(Runtime):
 
     def condition(self) -> FiberCondition:
         return FiberCondition(self._loop)
+
+    def work_clock(self) -> SimWorkClock:
+        return SimWorkClock(self._is_slow)
 
     def boot(self) -> str:
         return f"boot {self._loop.boots}"

@@ -13,6 +13,7 @@ from connectors.postgres.catalog.sink_records import SinkRow
 from connectors.sink import SinkTable
 from connectors.spark.result import BackfillResult
 from dataflow.errors import TidemarkError
+from dataflow.expressions.evaluator import TimeLimit
 from dataflow.schema import Relation
 from dataflow.types import UTC
 from service.backfill.build_parts import BuildParts, ExternalRead
@@ -112,7 +113,9 @@ class SimParts:
             return clock.source(row, self._world.clock, self.runtime)
         return SimFeedSource(row.name, relations_of(row), self._world.broker, self._world.faults)
 
-    def evaluator(self, role: str = "", time_zone: str = UTC) -> SimEvaluator:
+    def evaluator(
+        self, role: str = "", time_zone: str = UTC, limit: TimeLimit | None = None
+    ) -> SimEvaluator:
         return SimEvaluator(self._world.faults)
 
     def analyzer(

@@ -43,6 +43,9 @@ def why_not_well(world: World) -> str:
         if row.status == "failed" and row.code == "view.late_row":
             # A row came too late for it, which `Database.update` has made sure of.
             continue
+        if row.status == "failed" and row.code == "view.over_budget":
+            # Its rows depend on the order of its sources' rows: a rebuild is for its user to ask.
+            continue
         if row.code in SPOILT and (is_in_use or _has_lost(world.server, row)):
             # It cannot be rebuilt, or not before another view is.
             continue

@@ -10,9 +10,11 @@ thread at a time.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -26,6 +28,7 @@ from connectors.postgres.session.copy_kernels import array_literal
 from connectors.postgres.session.liveness_watchdog import Watched
 from connectors.postgres.session.quoting import quote_text
 from connectors.postgres.session.session import (
+    LIMITS,
     PINNED_PATH,
     connect,
     is_temporary,
@@ -35,7 +38,7 @@ from connectors.postgres.session.session import (
 from connectors.postgres.session.session_pool import LONG_IDLE_S, POOL
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.errors import SourceError, TemporaryError, TidemarkError, ViewError
-from dataflow.expressions.evaluator import RowErrors
+from dataflow.expressions.evaluator import RowErrors, TimeLimit
 from dataflow.types import INT8, UTC, SqlType, TypeKind
 from dataflow.values import from_text, to_text
 
@@ -79,7 +82,8 @@ class PostgresEvaluator:
     Only evaluators of the same settings and role share a session, and nothing else runs in it.
     settings: more session settings; a search_path among them applies to the evaluated text. role:
     whose rights the evaluated text has; "" for none (`sandbox.QUERY_ROLE`). time_zone: in which it
-    runs; its arguments and results are texts in UTC all the same. One thread at a time.
+    runs; its arguments and results are texts in UTC all the same. limit: a statement that it leaves
+    no time is cancelled, and what it names raised; it is not pickled. One thread at a time.
     """
 
     def __init__(
@@ -88,7 +92,9 @@ class PostgresEvaluator:
         settings: Mapping[str, str] | None = None,
         role: str = "",
         time_zone: str = UTC,
+        limit: TimeLimit | None = None,
     ) -> None:
+        self._limit = limit
         self.dsn = dsn
         self.role = role
         self.time_zone = time_zone
@@ -346,11 +352,27 @@ class PostgresEvaluator:
     ) -> list[tuple[Any, ...]]:
         """Return what a statement answers, within a transaction that is left open."""
         shown = ", ".join(f"v{i}" for i in range(len(statement.results)))
-        cursor.execute(
-            f"START TRANSACTION READ ONLY; SELECT {shown} FROM pg_temp.{name}(".encode()
-            + call
-            + b")"
-        )
+        limit = self._limit
+        until_s = math.inf if limit is None else limit.seconds_left()
+        if limit is not None and until_s <= 0:
+            raise limit.exceeded()
+        # The session's own limit stands if it is the lower one.
+        until_ms = _milliseconds(until_s) if until_s < (LIMITS.statement_s or math.inf) else 0
+        bound = f"SET LOCAL statement_timeout = {until_ms}; " if until_ms else ""
+        started = time.monotonic()
+        try:
+            with nullcontext() if limit is None else limit.waiting():
+                cursor.execute(
+                    f"START TRANSACTION READ ONLY; {bound}"
+                    f"SELECT {shown} FROM pg_temp.{name}(".encode()
+                    + call
+                    + b")"
+                )
+        except psycopg2.Error as error:
+            is_late = 1000 * (time.monotonic() - started) >= until_ms > 0
+            if limit is not None and is_late and error.pgcode == _CANCELED:
+                raise limit.exceeded() from error
+            raise
         return cursor.fetchall()
 
     def _open(self) -> Watched:
@@ -373,6 +395,10 @@ class PostgresEvaluator:
         for oid in string_types:
             # Return every type as the text that PostgreSQL prints.
             session.string_types[oid] = UNICODE
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, int(1000 * seconds))
 
 
 def _is_stale_plan(error: psycopg2.Error) -> bool:

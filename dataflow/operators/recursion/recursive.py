@@ -78,6 +78,7 @@ class RecursiveOperator:
             if number > MAX_ROUNDS:
                 self._refuse(rows)
                 continue
+            self._context.meter.check(total)
             found.append(rows)
             # Found rows are in memory until the end, and a second time while they are consolidated.
             self._context.store.require_space(rows.nbytes())

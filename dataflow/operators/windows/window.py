@@ -62,6 +62,7 @@ class WindowOperator:
         before, old = self._rows.lookup(touched.keys)
         self._rows.apply(delta)
         after, new = self._rows.lookup(touched.keys)
+        self._context.meter.check(len(old) + len(new))
         held_bytes = old.nbytes() + new.nbytes()
         if held_bytes > LARGE_BYTES:
             rows_bytes = _BYTES_A_ROW * (len(old) + len(new))

@@ -73,6 +73,7 @@ from dataflow.plan.nodes import (
 )
 from dataflow.plan.walk import with_equal_parts_shared
 from dataflow.sql.lower.key_columns import prepare
+from dataflow.work import UNLIMITED, WorkMeter
 from storage.store import Store
 
 Exchange = tuple[int, ...] | None
@@ -111,13 +112,19 @@ def _nodes(prepared: Plan) -> tuple[Node, ...]:
 
 
 def make_operator(
-    node: Node, store: Store, scope: str, evaluator: Evaluator, errors: ErrorCollector
+    node: Node,
+    store: Store,
+    scope: str,
+    evaluator: Evaluator,
+    errors: ErrorCollector,
+    *,
+    meter: WorkMeter = UNLIMITED,
 ) -> Operator:
     """Return the operator of a node, its state in arrangements named "<scope>/<node>/<role>".
 
     Raise InvariantError for a scan: its rows come from outside.
     """
-    return _operator(node, Context(node.name, scope, store, evaluator, errors))
+    return _operator(node, Context(node.name, scope, store, evaluator, errors, meter))
 
 
 def _operator(node: Node, context: Context) -> Operator:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import time
+from contextlib import AbstractContextManager, nullcontext
+from threading import Timer
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from dataflow.delta import Column
-from dataflow.errors import TemporaryError, ViewError
+from dataflow.errors import OverBudgetError, TemporaryError, ViewError
 from dataflow.types import (
     BOOL,
     DATE,
@@ -301,4 +304,58 @@ def test_groups_are_computed_together_and_fail_alone(functions: Database) -> Non
         (-2, 1), (-2, 2), (7, 1), (7, 1), (7, 2), (7, 3)
     ]  # fmt: skip
     assert not errors
+    evaluator.close()
+
+
+class _Left:
+    """A limit that leaves so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.waits = 0
+
+    def seconds_left(self) -> float:
+        return self.seconds
+
+    def waiting(self) -> AbstractContextManager[None]:
+        self.waits += 1
+        return nullcontext()
+
+    def exceeded(self) -> Exception:
+        return OverBudgetError("view.over_budget", "too long")
+
+
+def test_a_statement_ends_with_the_time_that_its_caller_has_left(functions: Database) -> None:
+    limit = _Left(math.inf)
+    evaluator = PostgresEvaluator(functions.dsn, limit=limit)
+    values = column(INT4, ["1", "2"])
+
+    def asked() -> list[object]:
+        sql = "(SELECT $1 FROM (SELECT pg_sleep(0.2)) AS waits)"
+        return evaluator.evaluate(sql, [INT4], [values], 2, INT4)[0].to_list()
+
+    assert asked() == [1, 2] and limit.waits == 1
+    for seconds in (0.05, 0.0, -1.0):
+        limit.seconds = seconds
+        with pytest.raises(OverBudgetError):
+            asked()
+    with pytest.raises(OverBudgetError):
+        evaluator.evaluate_groups(
+            "SELECT tidemark_row.g, $1 FROM tidemark_row, pg_sleep(5)",
+            [INT4],
+            [values],
+            np.arange(2),
+            [INT4],
+        )
+    # Neither the session nor what it has prepared is lost.
+    limit.seconds = 30.0
+    assert asked() == [1, 2]
+    # What somebody else cancels is no matter of time.
+    cancel = (
+        "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND state = 'active' AND pid <> pg_backend_pid() AND query LIKE '%tidemark_call_%'"
+    )
+    Timer(0.3, functions.execute, [cancel]).start()
+    with pytest.raises(TemporaryError, match=r"source\.busy"):
+        evaluator.evaluate("(SELECT $1 FROM pg_sleep(5))", [INT4], [column(INT4, ["1"])], 1, INT4)
     evaluator.close()
