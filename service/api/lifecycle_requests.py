@@ -301,12 +301,15 @@ class Life:
 
     # --- pauses ----------------------------------------------------------------------------------
 
-    def pause(self, name: str, *, by: Caller, cascade: bool = False) -> list[AcceptedRequest]:
+    def pause(
+        self, name: str, *, by: Caller, cascade: bool = False, is_resumed: bool = False
+    ) -> list[AcceptedRequest]:
         """Request that a view keeps its rows and is no longer maintained.
 
-        cascade: also the views that read it. TidemarkError as `require_pausable`.
+        cascade: also the views that read it. is_resumed: they are resumed soon, so that additional
+        sinks may wait for them. TidemarkError as `require_pausable`.
         """
-        row, *readers = self.require_pausable(name, by=by, cascade=cascade)
+        row, *readers = self.require_pausable(name, by=by, cascade=cascade, is_resumed=is_resumed)
         for found in (*reversed(readers), row):
             if not change_requests.request_pause(self._control, found.identity):
                 raise busy(found)
@@ -315,8 +318,12 @@ class Life:
             for r in (row, *readers)
         ]
 
-    def require_pausable(self, name: str, *, by: Caller, cascade: bool = False) -> list[ViewRow]:
+    def require_pausable(
+        self, name: str, *, by: Caller, cascade: bool = False, is_resumed: bool = False
+    ) -> list[ViewRow]:
         """Return the views that would be paused with a view, itself first; request nothing.
+
+        cascade, is_resumed: as for `pause`.
 
         TidemarkError view.not_live, view.busy, view.has_sinks, view.has_children; auth.rights.
         """
@@ -335,7 +342,10 @@ class Life:
             self._authorization.require(by, "view.pause", found)
             require_free(found)
             require_status(found, ViewState.LIVE)
-            self._require_no_sinks(found, "they would not be updated but look current")
+            if not is_resumed:
+                self._require_no_sinks(found, "they would not be updated but look current")
+            elif published_of(found).final:
+                self._require_no_sinks(found, WINDOWS_AGAIN)
         return [row, *readers]
 
     def resume(self, name: str, *, by: Caller, cascade: bool = False) -> list[AcceptedRequest]:

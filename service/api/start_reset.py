@@ -1,8 +1,9 @@
 """Reading a relation of a source from another start: its readers are paused, and built again.
 
 Where a relation starts is noted while a view reads it, so all its readers are paused first; their
-tables keep their rows meanwhile. Invariant: `step` may be repeated at any time, by any process, and
-continues where the last one stopped. Thread-safe.
+tables keep their rows meanwhile, and additional sinks wait: they get the difference as changes.
+Invariant: `step` may be repeated at any time, by any process, and continues where the last one
+stopped. Thread-safe.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class StartReset:
         # All or none of them: what cannot be paused, or not by this caller, refuses the whole.
         for call in (self._life.require_pausable, self._life.pause):
             for view in live:
-                _unless_busy(partial(call, _path(view), by=by, cascade=True))
+                _unless_busy(partial(call, _path(view), by=by, cascade=True, is_resumed=True))
         if waits_for:
             return ResetProgress(titles, tuple(view.title for view in waits_for))
         self._sources.change(name, options, by)

@@ -193,6 +193,7 @@ class _Composition:
             database=self._database,
             external_sources=self._external_sources,
             reset=self._reset,
+            sink_workers=self._sink_workers,
         )
         self._refusals = SinkRefusals(
             epochs=self._epochs,

@@ -189,6 +189,15 @@ class CatalogReconciler:
         # A report that is still pending would be written after the pause, and call the view live.
         return [r for r in self._rows if is_pausing(r) and self._reports.is_resolved(r.identity)]
 
+    def paused_views(self) -> list[str]:
+        """Return the identities of the views that are paused, or about to be."""
+        return [
+            r.identity
+            for r in self._rows
+            if r.desired != DesiredState.DROPPED
+            and (r.status == ViewState.PAUSED or r.desired == DesiredState.PAUSED)
+        ]
+
     def to_rename(self) -> list[ViewRow]:
         """Return the views for which another name is requested."""
         return [r for r in self._rows if r.change and self._is_rename(r.change)]

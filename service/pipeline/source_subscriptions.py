@@ -24,6 +24,7 @@ from service.pipeline.sink_mute import SinkMute
 from service.pipeline.source_reset import SourceReset
 from service.pipeline.view_failures import Failures
 from service.runtime.log import log
+from service.sinks.sink_workers import SinkWorkers
 
 
 class SourceSubscriptions:
@@ -42,6 +43,7 @@ class SourceSubscriptions:
         database: FollowedDatabase,
         external_sources: ExternalSources,
         reset: SourceReset,
+        sink_workers: SinkWorkers,
     ) -> None:
         self._engine = engine
         self._epochs = epochs
@@ -53,6 +55,7 @@ class SourceSubscriptions:
         self._database = database
         self._external_sources = external_sources
         self._reset = reset
+        self._sink_workers = sink_workers
 
     def follow(self) -> None:
         """Stream the read relations; do nothing if exactly these are streamed already."""
@@ -100,9 +103,11 @@ class SourceSubscriptions:
     def release(self, relations: Sequence[Relation]) -> None:
         """Stop watching relations that no view reads any more; after the last view, drop the
         slot.
+
+        Not while a paused view has additional sinks: the epochs that they lack stay.
         """
         reads = self._failures.reads()
-        if not reads and not self._reconciler.has_views():
+        if not (reads or self._reconciler.has_views() or self._sink_workers.await_paused):
             self._reset.forget_all()
             return
         if not self._builds.are_resumed:

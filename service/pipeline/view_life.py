@@ -79,12 +79,17 @@ class ViewLife:
         if self._epochs.is_lagging:
             self._rewind.begin()
         elif self._reconciler.sink_epoch is not None and not (
-            self._engine.views or self._reconciler.has_views()
+            self._engine.views or self._reconciler.has_views() or self._awaits_paused()
         ):
             self._reset.forget_all()
 
+    def _awaits_paused(self) -> bool:
+        """Return True if a sink may wait for a paused view; the sinks are not listed yet."""
+        return self._sink_workers.is_any and bool(self._reconciler.paused_views())
+
     def reconcile(self) -> None:
         """Execute the catalog's requests: drop, then build what is neither live nor being built."""
+        self._sink_workers.set_paused(self._reconciler.paused_views())
         self._subscriptions.complete_failed(self._failures.remove_unknown())
         for row in self._reconciler.to_drop():
             self._drops.drop(row)

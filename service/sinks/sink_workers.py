@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 FENCED = "sink.fenced"
 LIVE, ERASED = "live", "erased"
 _KEY = "follower/"
+_PAUSED = SinkError(
+    "view.paused",
+    "its view is paused",
+    detail="it has the rows as of the pause",
+    hint="resume the view, or repeat the reset of its source",
+)
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,7 @@ class SinkWorkers:
         }
         self._reported: dict[str, dict[str, Any]] = {}
         self._abandoned: dict[str, TidemarkError] = {}
+        self._paused: Collection[str] = ()
         self._failed_removals: set[str] = set()
 
     @property
@@ -92,6 +99,21 @@ class SinkWorkers:
     def has_sinks_of(self, view_identity: str) -> bool:
         """Return True if a view has additional sinks."""
         return any(row.view_identity == view_identity for row in self._rows.values())
+
+    def set_paused(self, view_identities: Collection[str]) -> None:
+        """Set the views that come back with the difference from the rows that they show.
+
+        Their sinks wait for it, and the outbox retains what they lack.
+        """
+        self._paused = frozenset(view_identities)
+
+    @property
+    def await_paused(self) -> bool:
+        """Return True if a sink waits for a paused view to come back."""
+        return any(
+            row.view_identity in self._paused and row.identity in self._noted
+            for row in self._rows.values()
+        )
 
     def followed(self, view_identity: str) -> list[str]:
         """Return the names of a view's sinks that must get all its changes."""
@@ -189,6 +211,7 @@ class SinkWorkers:
             if row.desired == LIVE
             and row.status != FAILED
             and row.view_identity not in departed
+            and row.view_identity not in self._paused
             and row.identity not in self._sink_workers
             and row.identity not in self._abandoned
             and (self._has_begun(row) or not is_lagging)
@@ -311,9 +334,12 @@ class SinkWorkers:
         views = {d.identity for d in self._engine.views.values()}
         for identity, error in self._abandoned.items():
             self._report(identity, status=FAILED, **_facts(error))
+        self._bound_unattached()
         for identity, worker in list(self._sink_workers.items()):
             backlog_bytes = self._engine.outbox_bytes(worker.reached.epoch)
-            if identity in self._rows and self._rows[identity].view_identity not in views:
+            view = self._rows[identity].view_identity if identity in self._rows else None
+            is_paused = view is not None and view not in views and view in self._paused
+            if view is not None and view not in views and not is_paused:
                 worker.fail(SinkError("sink.view_failed", "the view has failed or was dropped"))
             elif backlog_bytes > self._budget_bytes:
                 worker.fail(_backlog_error(backlog_bytes, self._budget_bytes))
@@ -327,8 +353,18 @@ class SinkWorkers:
                 epoch=worker.reached.epoch if worker.reached.has_begun else None,
                 positions=dict(worker.positions),
                 backlog_bytes=backlog_bytes,
-                **_facts(worker.error),
+                **_facts(worker.error or (_PAUSED if is_paused else None)),
             )
+
+    def _bound_unattached(self) -> None:
+        """Fail the sinks that wait for a view since a restart and lack too much by now."""
+        for identity, reached in list(self._noted.items()):
+            row = self._rows.get(identity)
+            if row is None or identity in self._sink_workers:
+                continue
+            backlog_bytes = self._engine.outbox_bytes(reached.epoch)
+            if row.view_identity in self._paused and backlog_bytes > self._budget_bytes:
+                self._fail(identity, _backlog_error(backlog_bytes, self._budget_bytes))
 
     def figures(self) -> dict[str, dict[str, Any]]:
         """Return the figures for the metrics, by the sinks' titles."""

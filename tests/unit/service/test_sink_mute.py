@@ -68,7 +68,7 @@ def test_what_nothing_reads_has_no_position() -> None:
     for names in (("stock",), ("stock", "visits"), ()):
         core = core_of(*names)
         rest: Any = dict.fromkeys(
-            ("epochs", "mute", "schema_recovery", "database", "external_sources")
+            ("epochs", "mute", "schema_recovery", "database", "external_sources", "sink_workers")
         )
         # No source is declared that retains changes for its readers.
         rest["reconciler"] = SimpleNamespace(sources=SimpleNamespace(rows=[]))
