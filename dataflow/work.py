@@ -22,7 +22,7 @@ from storage.store import Arrangement, ArrangementSpec, Sums, SumsSpec
 
 Clock = Callable[[], float]
 # An epoch of more changed rows has as many budgets as it has times this number.
-BUDGET_CHANGES = 1_000
+BUDGET_CHANGES = 500
 
 
 @dataclass(frozen=True)

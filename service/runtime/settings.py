@@ -77,7 +77,7 @@ class Settings(BaseModel):
     maximum source rows of one epoch, except for a larger single transaction. sync_interval_s: how
     often the state is fsynced and the source may release WAL.
 
-    view_budget_s, view_budget_rows: how much work one view may do in an epoch of up to 1,000
+    view_budget_s, view_budget_rows: how much work one view may do in an epoch of up to 500
     changed rows, in seconds and in rows that an operator makes; 0 is unlimited.
 
     wal_budget_mb: how much WAL the source may retain for our slot; 0 is unlimited. Above
