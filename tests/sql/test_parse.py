@@ -6,6 +6,7 @@ import pytest
 
 from dataflow.errors import SqlError
 from dataflow.sql.parse.canonical_form import Canonical, parse
+from dataflow.sql.parse.flatten import flattened, relations_named
 from tests.harness.postgres import Database
 from tests.sql.planning import FIXTURES, read_cases
 
@@ -47,3 +48,17 @@ def test_a_form_that_cannot_be_read_is_refused(shop: Database) -> None:
         parse(text.replace("count(*)", "count(* BEYOND ALL)"))
     assert caught.value.code == "sql.not_maintained"
     assert "\x1b" not in caught.value.detail
+
+
+def test_a_flattened_query_locks_nothing() -> None:
+    text = (
+        "SELECT a.i FROM public.a WHERE a.i IN ( SELECT b.i FROM public.b FOR SHARE)"
+        " FOR NO KEY UPDATE OF a SKIP LOCKED FOR SHARE OF b NOWAIT"
+    )
+    found = flattened(text, lambda schema, name: f"SELECT * FROM x.{name}")
+    expected = (
+        'SELECT a.i FROM (SELECT * FROM x.a) "a"'
+        ' WHERE a.i IN ( SELECT b.i FROM (SELECT * FROM x.b) "b" ) '
+    )
+    assert found == expected
+    assert relations_named(text) == [("public", "a"), ("public", "b")]

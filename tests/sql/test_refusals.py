@@ -23,7 +23,12 @@ NOT_MAINTAINED = [
     ("SELECT id FROM customers LIMIT (SELECT 3)", "LIMIT", (1, 26)),
     ("SELECT id FROM customers\nOFFSET -2", "negative", (2, 1)),
     ("SELECT id FROM customers ORDER BY id FETCH FIRST -1 ROWS ONLY", "negative", (1, 38)),
-    ("SELECT id FROM customers FOR UPDATE", "FOR UPDATE", (1, 26)),
+    (
+        "SELECT to_json(j.*) AS a, ROW(o.id)::text AS b FROM customers "
+        "JOIN orders o USING (id) AS j",
+        "beside another row",
+        (1, 81),
+    ),
     (
         "SELECT id, count(*) OVER (ORDER BY id ROWS BETWEEN -1 PRECEDING AND CURRENT ROW) AS n "
         "FROM customers",

@@ -113,3 +113,16 @@ def test_an_open_order_is_reported_and_no_other(
     warnings = plan(shop, query).warnings
     known = (TIES, ORDER, JOINED, SORTED_SUBQUERY, PARTITION, DROPPED)
     assert {k for k in known if any(k in w for w in warnings)} == set(told), warnings
+
+
+@pytest.mark.parametrize(
+    ("clauses", "words"),
+    [
+        ("FOR UPDATE", ["UPDATE"]),
+        ("FOR NO KEY UPDATE OF customers SKIP LOCKED", ["UPDATE"]),
+        ("FOR KEY SHARE NOWAIT FOR UPDATE", ["SHARE", "UPDATE"]),
+    ],
+)
+def test_locks_are_dropped(shop: Database, clauses: str, words: list[str]) -> None:
+    found = plan(shop, f"SELECT id FROM customers {clauses}")
+    assert [w.split(" is dropped")[0] for w in found.warnings] == [f"FOR {word}" for word in words]

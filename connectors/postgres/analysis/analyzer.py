@@ -489,17 +489,22 @@ def row_names(tree: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _named_rows(tree: str) -> tuple[int, ...]:
-    """Return the widths of row values whose column names the canonical text does not show.
+def _named_rows(tree: str) -> tuple[tuple[str, ...], ...]:
+    """Return the column names of row values that the canonical text writes as ROW(...), without
+    names; with them those of plain rows of the same width.
 
     >>> _named_rows(':row_typeid 2249 :row_format 2 :colnames ("id" "b") :location 9')
-    (2,)
+    (('id', 'b'),)
     >>> _named_rows(':row_typeid 2249 :row_format 2 :colnames ("f1") :location 9')
     ()
     """
-    found = {tuple(re.findall(r'"((?:[^"\\]|\\.)*)"', names)) for names in _ROWS.findall(tree)}
+    found = {
+        tuple(_ESCAPED.sub(r"\1", name) for name in _ROW_NAME.findall(names))
+        for names in _ROWS.findall(tree)
+    }
     plain = {tuple(f"f{i + 1}" for i in range(len(names))) for names in found}
-    return tuple(sorted({len(names) for names in found - plain}))
+    widths = {len(names) for names in found - plain}
+    return tuple(sorted(names for names in found if len(names) in widths))
 
 
 def _to_error(

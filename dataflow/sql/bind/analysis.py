@@ -39,8 +39,8 @@ class Analysis:
     text: pg_get_viewdef's, with every relation, type and function outside pg_catalog qualified.
     fields: the output with its exact names and types. session_values: CURRENT_DATE and the like.
     row_names: relations in FROM, by alias, with the original names of their columns, which the text
-    renames. named_rows: widths of the rows of a USING's alias, which the text writes as ROW(...),
-    without names.
+    renames. named_rows: the columns' names of the rows of USING's aliases, which the text writes as
+    ROW(...), without names; those of plain rows too where one has the same width.
     """
 
     text: str
@@ -48,7 +48,7 @@ class Analysis:
     routines: tuple[Routine, ...] = ()
     session_values: tuple[str, ...] = ()
     row_names: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    named_rows: tuple[int, ...] = ()
+    named_rows: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from dataflow.expressions.ir import Expression
 from dataflow.plan.nodes import Filter
-from dataflow.sql.bind.call_levels import outer_call
+from dataflow.sql.bind.call_levels import is_grouping_call, outer_call
 from dataflow.sql.bind.grouping import aggregate_name
 from dataflow.sql.bind.row_queries import reads_outside, reads_relations
 from dataflow.sql.bind.scalars import Atom, Scalars
@@ -59,7 +59,7 @@ def block_atom(context: Context, scope: Scope, bind_query: BindQuery) -> Atom:
             if position is not None:
                 return scope.column(position)
         found = names(node)
-        if found is None and aggregate_name(context, node):
+        if found is None and (aggregate_name(context, node) or is_grouping_call(node)):
             found = outer_call(context, node)
         if found is None:
             found = subquery_value(context, subqueries, node, Scalars(context, atom).bind)

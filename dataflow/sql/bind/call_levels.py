@@ -1,7 +1,8 @@
 """Which of several nested blocks an aggregate call belongs to.
 
 A call aggregates over the rows of the innermost block whose columns its arguments name (the SQL
-standard's rule; parse_agg.c), so a subquery may contain calls of enclosing blocks. Table names in
+standard's rule; parse_agg.c), so a subquery may contain calls of enclosing blocks; so does
+GROUPING. Table names in
 canonical text are unique across nested blocks, so a name identifies its block.
 """
 
@@ -17,6 +18,11 @@ from dataflow.sql.bind.window_shapes import inside_window, window_of
 from dataflow.sql.parse.shapes import operands
 
 IsCall = Callable[[exp.Expr], bool]
+
+
+def is_grouping_call(node: exp.Expr) -> bool:
+    """Return whether a node calls GROUPING."""
+    return isinstance(node, exp.Anonymous) and node.this == "GROUPING"
 
 
 def own_calls(
@@ -62,7 +68,8 @@ def own_columns_inside(
 
 
 def outer_call(context: Context, node: exp.Expr) -> OuterRef | None:
-    """Return the value of an aggregate call of an enclosing block; None for any other node."""
+    """Return the value of a call of an aggregate or of GROUPING of an enclosing block; None for
+    any other node."""
     text = context.text_of(node)
     for level, scope in enumerate(reversed(context.enclosing)):
         position = scope.find("", "", text) if isinstance(scope, GroupScope) else None
@@ -85,9 +92,9 @@ def _belongs(context: Context, scope: Scope, call: exp.Expr, is_inside: bool) ->
     if any(_names(scope, c, is_inside) for c in columns):
         # One column of a deeper block makes the call that block's.
         return not is_inside or all(
-            _names(scope, c, True) or context.outside(c, "") for c in columns
+            _names(scope, c, True) or context.is_outside(c) for c in columns
         )
-    return not is_inside and not any(context.outside(c, "") for c in columns)
+    return not is_inside and not any(map(context.is_outside, columns))
 
 
 def _names(scope: Scope, column: exp.Column, is_inside: bool) -> bool:

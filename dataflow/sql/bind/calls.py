@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dataflow.expressions.arithmetic import FLOAT_KINDS, INT_RANGES
+from dataflow.expressions.frame import NUMERIC_KINDS
 from dataflow.expressions.functions import has_kernel
 from dataflow.expressions.ir import Call, Expression, InPostgres, Literal
 from dataflow.expressions.keys import key_form
-from dataflow.types import BOOL, TEXT, SqlType, TypeKind, sql_type
+from dataflow.types import BOOL, FLOAT8, TEXT, SqlType, TypeKind, sql_type
 
 VARCHAR_OID = 1043
+_NUMBERS = frozenset((*FLOAT_KINDS, *NUMERIC_KINDS, *INT_RANGES))
 
 
 def native_call(
@@ -42,6 +45,9 @@ def equality(left: Expression, right: Expression) -> Expression:
         is_padded = VARCHAR_OID in (left.type.oid, right.type.oid)
         left, right = (_as_padded(e) if is_padded else as_text(e) for e in (left, right))
     found = native_call("=", (left, right), BOOL) or hashed_equality(left, right)
+    if found is None and {left.type.kind, right.type.kind} <= _NUMBERS:
+        # Of these pairs one is a float: PostgreSQL prefers double precision.
+        found = native_call("=", (_as_double(left), _as_double(right)), BOOL)
     return found if found is not None else InPostgres("($1 = $2)", (left, right), BOOL)
 
 
@@ -54,6 +60,11 @@ def hashed_equality(left: Expression, right: Expression) -> Expression | None:
     if forms[0] is None or forms[1] is None:
         return None
     return native_call("=", (forms[0], forms[1]), BOOL)
+
+
+def _as_double(expression: Expression) -> Expression:
+    found = native_call("cast", (expression,), FLOAT8)
+    return expression if found is None else found
 
 
 def _as_padded(expression: Expression) -> Expression:

@@ -25,7 +25,7 @@ from dataflow.sql.bind.aggregate_calls import (
     shape_of,
     type_probe,
 )
-from dataflow.sql.bind.call_levels import own_calls, own_columns_inside
+from dataflow.sql.bind.call_levels import is_grouping_call, own_calls, own_columns_inside
 from dataflow.sql.bind.scalars import Scalars
 from dataflow.sql.bind.scope import Context, GroupScope, Scope
 from dataflow.sql.bind.whole_rows import names_whole_row
@@ -89,6 +89,11 @@ class Grouping:
         # Whether PostgreSQL may sort the rows itself.
         self._is_resorted = False
 
+    @property
+    def scope(self) -> Scope:
+        """The scope below the groups."""
+        return self._scope
+
     def bind(self, groups: Sequence[exp.Expr], above: Sequence[exp.Expr]) -> GroupScope:
         """Group by `groups` for the expressions `above` (select list, HAVING)."""
         calls = find_aggregates(self._context, self._scope, above)
@@ -125,7 +130,7 @@ class Grouping:
         grouped = self._grouped(keys)
 
         def walk(node: exp.Expr) -> None:
-            if isinstance(node, exp.Query | exp.Subquery):
+            if isinstance(node, exp.Query | exp.Subquery) or is_grouping_call(node):
                 return
             if "span" in node.meta and self._context.text_of(node) in {**keys, **calls}:
                 return
@@ -159,10 +164,12 @@ class Grouping:
         """Return the same for columns that subqueries name, which may write a grouped column
         differently."""
         texts = {*keys, *calls}
-        is_call = lambda n: "span" in n.meta and self._context.text_of(n) in texts  # noqa: E731
+        is_known = lambda n: (  # noqa: E731
+            is_grouping_call(n) or ("span" in n.meta and self._context.text_of(n) in texts)
+        )
         grouped = self._grouped(keys)
         found: dict[int | None, exp.Expr] = {}
-        for column in own_columns_inside(self._scope, above, is_call):
+        for column in own_columns_inside(self._scope, above, is_known):
             position = self._scope.find(column.table, column.name, "")
             if position not in grouped:
                 found.setdefault(position, column)

@@ -13,12 +13,14 @@ from itertools import combinations, product
 from sqlglot import exp
 
 from dataflow.expressions.ir import ColumnRef, Expression, Literal
+from dataflow.lexer import on_one_line
 from dataflow.plan.nodes import Aggregate, Plan, Project, UnionAll
 from dataflow.schema import Field
+from dataflow.sql.bind.call_levels import is_grouping_call, own_calls
 from dataflow.sql.bind.grouping import Grouping
-from dataflow.sql.bind.scalars import operands
-from dataflow.sql.bind.scope import Context, GroupScope
-from dataflow.sql.parse.shapes import bare, is_row, row_parts
+from dataflow.sql.bind.scope import Context, GroupScope, Scope, edited
+from dataflow.sql.bind.whole_rows import names_whole_row
+from dataflow.sql.parse.shapes import bare, is_row, row_parts, span_of
 from dataflow.types import INT4
 
 Sets = list[tuple[str, ...]]
@@ -30,7 +32,7 @@ def bind_grouping(
 ) -> GroupScope:
     """Return the scope after GROUP BY for the expressions `above`, with any sets."""
     items = [p for i in (group.expressions if group is not None else []) for p in _parts(i)]
-    calls = _grouping_calls(context, above)
+    calls = _own_calls(context, grouping.scope, above)
     if not calls and not any(isinstance(i, (*_SEVERAL, exp.Tuple)) for i in items):
         return grouping.bind(items, above)
     keys: dict[str, exp.Expr] = {}
@@ -40,7 +42,11 @@ def bind_grouping(
     whole = grouping.bind(list(keys.values()), above)
     assert isinstance(whole.plan, Aggregate)
     names = list(keys)
-    marks = [[context.text_of(bare(a)) for a in call.expressions] for call in calls.values()]
+    known = {_form(context, grouping.scope, node): text for text, node in keys.items()}
+    marks = [
+        [known[_form(context, grouping.scope, bare(a))] for a in call.expressions]
+        for call in calls.values()
+    ]
     branches = [_branch(whole.plan, names, frozenset(s), marks) for s in sets]
     width = len(whole.plan.fields)
     added = {text: width + i for i, text in enumerate(calls)}
@@ -62,20 +68,24 @@ def _parts(item: exp.Expr) -> list[exp.Expr]:
     return row_parts(item) if is_row(bare(item)) else [item]
 
 
-def _grouping_calls(context: Context, above: Sequence[exp.Expr]) -> dict[str, exp.Expr]:
-    """Return the calls of GROUPING by their text, except those of subqueries."""
+def _own_calls(context: Context, scope: Scope, above: Sequence[exp.Expr]) -> dict[str, exp.Expr]:
+    """Return the calls of GROUPING over a block's keys by their text, those in subqueries
+    included."""
     found: dict[str, exp.Expr] = {}
-
-    def walk(node: exp.Expr) -> None:
-        if isinstance(node, exp.Anonymous) and node.this == "GROUPING":
-            found.setdefault(context.text_of(node), node)
-        elif not isinstance(node, exp.Query | exp.Subquery):
-            for child in operands(node):
-                walk(child)
-
-    for node in above:
-        walk(node)
+    for call in own_calls(context, scope, above, is_grouping_call):
+        found.setdefault(context.text_of(call), call)
     return found
+
+
+def _form(context: Context, scope: Scope, node: exp.Expr) -> str:
+    """Return the text of a key without the names of its columns: subqueries may write others."""
+    begin, end = span_of(node)
+    edits = [
+        (*span_of(column), f"${scope.find(column.table, column.name, '')}")
+        for column in node.find_all(exp.Column)
+        if not names_whole_row(column)
+    ]
+    return on_one_line(edited(context.text, begin, end, edits))
 
 
 def _product(

@@ -30,10 +30,11 @@ _TIES = (
 )
 
 
-def refuse_locks(context: Context, node: exp.Expr) -> None:
-    """Refuse FOR UPDATE and other locking clauses."""
-    if node.args.get("locks"):
-        raise context.refuse("FOR UPDATE is not maintained", "leave it out", "for")
+def _drop_locks(context: Context, node: exp.Expr) -> None:
+    """Warn of FOR UPDATE and the like, which a view cannot do."""
+    for lock in node.args.get("locks") or []:
+        word = "UPDATE" if lock.args.get("update") else "SHARE"
+        context.warn(f"FOR {word} is dropped: a view locks no rows, and shows locked ones too")
 
 
 def sorting_nodes(select: exp.Expr, *, is_used: bool = False) -> list[exp.Expr]:
@@ -51,7 +52,7 @@ class RowClauses:
         """is_ordered: the order of the rows matters, not only the set."""
         self._context = context
         self._is_ordered = is_ordered
-        refuse_locks(context, node)
+        _drop_locks(context, node)
         self._hidden: list[exp.Expr] = []
         self._on = _on_nodes(node)
         self._ordered = _ordered(node)

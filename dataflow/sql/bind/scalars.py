@@ -20,7 +20,15 @@ from dataflow.sql.bind.calls import as_text, hashed_equality
 from dataflow.sql.bind.routines import is_own, warn_of_stable
 from dataflow.sql.bind.row_queries import NAMING, check_reads_nothing, values_outside
 from dataflow.sql.bind.scope import Context, edited
-from dataflow.sql.bind.whole_rows import implied_name, is_record, passed, rows_inside, written
+from dataflow.sql.bind.whole_rows import (
+    implied_name,
+    is_record,
+    names_in_row,
+    passed,
+    rows_inside,
+    rows_of_joins,
+    written,
+)
 from dataflow.sql.bind.zoned_calls import is_zoned, zoned_call
 from dataflow.sql.parse.canonical_form import Operation, Quantified, SyntaxCall, Test
 from dataflow.sql.parse.parse_chains import Chain
@@ -119,10 +127,14 @@ class Scalars:
         """Return the edits (from, to, new text) of a node's text that do not depend on its
         columns."""
         begin, end = span_of(node)
-        if ".*" not in self._context.text[begin:end]:
-            return []
-        rows = list(rows_inside(self._context, node))
-        return [(*span_of(row), text) for row, text in rows if not self._is_known(row)]
+        found: list[tuple[int, int, str]] = []
+        if self._context.named_rows:
+            joined = rows_of_joins(self._context, node)
+            found += [e for row, edits in joined if not self._is_known(row) for e in edits]
+        if ".*" in self._context.text[begin:end]:
+            rows = list(rows_inside(self._context, node))
+            found += [(*span_of(row), text) for row, text in rows if not self._is_known(row)]
+        return found
 
     def _is_known(self, node: exp.Expr | None) -> bool:
         """Return whether a node is, or is inside, one that has a value as a whole."""
@@ -162,7 +174,7 @@ class Scalars:
         if found is not None:
             self._note(node, found)
             return
-        self._context.refuse_named(node)
+        names_in_row(self._context, node)
         if isinstance(node, exp.Query):
             check_reads_nothing(self._context, node)
             for part, value in values_outside(node, self._atom):

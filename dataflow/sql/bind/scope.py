@@ -56,7 +56,7 @@ class Context:
     pinned: dict[str, str] = field(default_factory=dict)
     row_types: dict[RelationName, RowType] = field(default_factory=dict)
     row_names: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    named_rows: tuple[int, ...] = ()
+    named_rows: tuple[tuple[str, ...], ...] = ()
 
     def calling(self, analysis: Analysis) -> Context:
         """Return the same context for a text that calls these functions."""
@@ -86,16 +86,6 @@ class Context:
     enclosing: list[Scope] = field(default_factory=list)
     levels: Levels = field(default_factory=Levels)
 
-    def refuse_named(self, node: exp.Expr) -> None:
-        """Refuse ROW(...) that may be the row of a USING's alias."""
-        is_row = isinstance(node, exp.Anonymous) and node.this == "ROW"
-        if is_row and len(node.expressions) in self.named_rows:
-            raise self.refuse(
-                "the row of a USING alias is not maintained as a value",
-                "name its columns: (SELECT x FROM (SELECT j.id, ...) x)",
-                "using",
-            )
-
     @contextmanager
     def inside(self, scope: Scope) -> Iterator[None]:
         """Bind the right side of an Apply over the scope's rows inside this block."""
@@ -119,6 +109,10 @@ class Context:
                 found = scope.plan.fields[position]
                 return OuterRef(level, position, found.type, found.name)
         return None
+
+    def is_outside(self, column: exp.Column) -> bool:
+        """Return whether a column belongs to an enclosing block, grouped there or not."""
+        return any(scope.owns(column.table, column.name) for scope in self.enclosing)
 
     def text_of(self, node: exp.Expr) -> str:
         """Return PostgreSQL's text of a scalar node, normalized in its whitespace."""
@@ -231,6 +225,10 @@ class Scope:
                 return next((p for n, p in visible.columns if n == name), None)
         return None
 
+    def owns(self, table: str, name: str) -> bool:
+        """Return whether a column belongs to the block, grouped or not."""
+        return self.find(table, name, "") is not None
+
     def column(self, position: int) -> ColumnRef:
         """Return a reference to a column of the plan."""
         found = self.plan.fields[position]
@@ -295,6 +293,9 @@ class GroupScope(Scope):
         """Return the same names over a plan with the same first columns, and further ones by their
         text."""
         return GroupScope(plan, {**self._positions, **added}, self._below, self._columns)
+
+    def owns(self, table: str, name: str) -> bool:
+        return self._below.owns(table, name)
 
     def knows(self, text: str) -> bool:
         return text in self._positions or super().knows(text)

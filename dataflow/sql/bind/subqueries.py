@@ -226,7 +226,7 @@ def all_of(conditions: Sequence[Expression]) -> Expression | None:
 def is_subquery(node: exp.Expr) -> bool:
     """Return whether a node is a scalar subquery."""
     return isinstance(node, exp.Subquery) and (
-        isinstance(node.this, exp.Query) or is_subquery(node.this)
+        isinstance(node.this, exp.Query | exp.Values) or is_subquery(node.this)
     )
 
 

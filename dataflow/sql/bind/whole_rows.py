@@ -20,6 +20,7 @@ from dataflow.plan.nodes import Plan, Project
 from dataflow.plan.trees import refs
 from dataflow.schema import Field
 from dataflow.sql.bind.scope import Context, FromEntry, NotInScope, RowShape, Scope, Visible
+from dataflow.sql.parse.shapes import is_row, span_of
 from dataflow.types import BOOL, SqlType, TypeKind
 
 RECORD = SqlType("record", 2249, -1, TypeKind.OPAQUE)
@@ -126,6 +127,56 @@ def rows_inside(context: Context, node: exp.Expr) -> Iterator[tuple[exp.Column, 
             values = [f"{quoted(row.table)}.{quoted(name)}" for name in listed]
             condition = f" WHERE {quoted(row.table)}.* IS DISTINCT FROM NULL"
             yield row, _row_text(values, names, condition)
+
+
+def names_in_row(context: Context, node: exp.Expr) -> tuple[str, ...] | None:
+    """Return the columns' names of ROW(...) that is the row of a USING's alias; None for others.
+
+    Refuse one that may be either.
+    """
+    if not is_row(node):
+        return None
+    columns = [{c.name for c in part.find_all(exp.Column)} for part in node.expressions]
+    named = [names for names in context.named_rows if len(names) == len(columns)]
+    # A column merged by FULL JOIN may be written as a COALESCE of columns of this name.
+    alike = [
+        names
+        for names in named
+        if all(
+            f and all(_is_numbered(c, n) for c in f) for f, n in zip(columns, names, strict=True)
+        )
+    ]
+    if not alike and any(names == _plain(len(columns)) for names in named):
+        return None
+    if len(named) > 1:
+        raise context.refuse(
+            "the row of a USING alias is not maintained beside another row of as many columns",
+            "name its columns: (SELECT x FROM (SELECT j.id, ...) x)",
+            "using",
+        )
+    return named[0] if named else None
+
+
+def _plain(width: int) -> tuple[str, ...]:
+    return tuple(f"f{i + 1}" for i in range(width))
+
+
+def rows_of_joins(
+    context: Context, node: exp.Expr
+) -> Iterator[tuple[exp.Expr, list[tuple[int, int, str]]]]:
+    """Return each ROW(...) of a USING's alias, and the edits (from, to, new text) that write it
+    with its columns' names."""
+    for row in node.find_all(exp.Anonymous):
+        names = names_in_row(context, row)
+        if names is None:
+            continue
+        whole = name_beside(names)
+        begin, end = span_of(row)
+        edits = [(begin, span_of(row.expressions[0])[0], f"(SELECT {whole} FROM (SELECT ")]
+        for part, name in zip(row.expressions, names, strict=True):
+            at = span_of(part)[1]
+            edits.append((at, at, f" AS {quoted(name)}"))
+        yield row, [*edits, (end - 1, end, f") {whole})")]
 
 
 def _listed(row: exp.Column) -> list[str]:

@@ -90,6 +90,12 @@ class CycleClause(Expression):
     }
 
 
+class WithValues(exp.Values):
+    """WITH entries before VALUES."""
+
+    arg_types: ClassVar = {**exp.Values.arg_types, "with_": False}
+
+
 class _Parser(FunctionsInFrom, KeywordCalls, Names, Chains):
     """A parser of PostgreSQL's canonical scalars; the rest is sqlglot's."""
 
@@ -106,6 +112,22 @@ class _Parser(FunctionsInFrom, KeywordCalls, Names, Chains):
         **{n: lambda self, n=n: self.read_session_word(n) for n in SESSION_WORDS},
     }
     NO_PAREN_FUNCTIONS: ClassVar = {}
+    # A colon begins the upper bound of a slice.
+    PLACEHOLDER_PARSERS: ClassVar = {}
+
+    def _parse_statement(self) -> exp.Expr | None:
+        """Parse a whole query, or what follows WITH."""
+        found = super()._parse_statement()
+        return WithValues(**found.args) if type(found) is exp.Values else found
+
+    def _parse_locks(self) -> list[exp.Lock]:
+        """Parse FOR UPDATE and the like, without the names after OF: they are no relations."""
+        start = self._index
+        locks = super()._parse_locks()
+        for lock in locks:
+            lock.set("expressions", None)
+            lock.meta["span"] = (self._tokens[start].start, self._tokens[self._index - 1].end + 1)
+        return locks
 
     def _parse_cte(self) -> Any:
         entry = super()._parse_cte()

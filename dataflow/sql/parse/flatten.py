@@ -22,13 +22,14 @@ def flattened(
     pinned: Mapping[str, str] | None = None,
 ) -> str:
     """Return the query with each relation replaced for which `replacement` (of schema and name)
-    returns a query.
+    returns a query, and without FOR UPDATE and the like.
 
     text: one query as pg_get_viewdef prints it, with schemas. A replaced relation keeps its alias,
     or else its name. pinned: values of expressions, by their text.
     """
     tree = parse(text)
     found = [*_replaced(text, tree, replacement), *_pinned(text, tree, pinned or {})]
+    found += [(*span_of(lock), "") for lock in tree.find_all(exp.Lock)]
     parts, at = [], 0
     for begin, end, new in sorted(found, key=lambda f: (f[0], -f[1])):
         if begin >= at:
