@@ -133,7 +133,8 @@ def test_every_part_of_a_plan_is_a_query_that_postgresql_takes(
 
 
 def test_very_many_rows_are_reported_and_refused(place: Database) -> None:
-    crossed = estimate(place, "SELECT a.id FROM big a, big b, big c, small d, small e LIMIT 1")
+    query = "SELECT a.id, b.id AS b FROM big a, big b, big c, small d, small e"
+    crossed = estimate(place, query)
     assert crossed.largest_rows > MAX_ROWS
     with pytest.raises(SqlError) as caught:
         check_rows(crossed, None)
@@ -141,6 +142,7 @@ def test_very_many_rows_are_reported_and_refused(place: Database) -> None:
     assert crossed.largest_operator in caught.value.detail
     assert "max_rows" in caught.value.hint
     assert any("rows" in warning for warning in check_rows(crossed, 10**15))
+    assert check_rows(estimate(place, f"{query} ORDER BY b.id, a.id LIMIT 10"), None) == []
     dear = estimate(place, "SELECT count(*) AS n FROM big a, big b")
     assert WARNED_ROWS < dear.largest_rows < MAX_ROWS
     assert check_rows(dear, None)

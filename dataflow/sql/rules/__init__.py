@@ -18,6 +18,7 @@ from dataflow.sql.rules.find_join_keys import find_join_keys
 from dataflow.sql.rules.find_sessions import find_sessions
 from dataflow.sql.rules.find_thresholds import find_thresholds
 from dataflow.sql.rules.flag_conditions import flag_conditions
+from dataflow.sql.rules.limit_crossed import limit_crossed
 from dataflow.sql.rules.limit_numbered import limit_numbered
 from dataflow.sql.rules.merge_projects import merge_projects
 from dataflow.sql.rules.prune_columns import prune_columns
@@ -43,6 +44,7 @@ RULES: tuple[Callable[[Plan], Plan], ...] = (
     push_filters,
     limit_numbered,
     find_join_keys,
+    limit_crossed,
     find_thresholds,
     find_sessions,
     flag_conditions,
