@@ -14,6 +14,7 @@ from bench import (
     backfill,
     buckets,
     connector_records,
+    create,
     engine_refresh,
     estimate,
     fire_record,
@@ -74,6 +75,7 @@ def compose(records: Sequence[Record]) -> str:
     lines += timeline.section()
     lines += single_records.topics() + single_records.exchange()
     lines += many_views.section()
+    lines += create.section()
     lines += tpch.section() + tpch_service.section()
     lines += estimate.section() + generated.section()
     lines += ordered_joins.section() + engine_refresh.section() + sandbox.section()

@@ -70,3 +70,28 @@ def test_joins_of_many_relations_are_planned_with_few_questions(
     assert all(join.left_keys for join in joins)
     # A scan, its filter, a join, and what the join reads of either side.
     assert len(nodes) <= 5 * len(scans_of(found.root)) + 3
+
+
+class TextsAnalyzer(PostgresAnalyzer):
+    """Notes the queries whose columns PostgreSQL is asked for."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn, "movies")
+        self.texts: list[str] = []
+
+    def _read_fields(self, text: str) -> Any:
+        self.texts.append(text)
+        return super()._read_fields(text)
+
+
+def test_equal_types_are_queried_once_for_any_number_of_relations(movies: Database) -> None:
+    asked = {}
+    for count in (5, 20):
+        joins = (f"JOIN title t{i} ON t{i}.id = t{i - 1}.id" for i in range(1, count))
+        branches = (f"SELECT max(id) AS m FROM title WHERE id > {i // 20}" for i in range(count))
+        queries = f"SELECT t0.id FROM title t0 {' '.join(joins)}", " UNION ALL ".join(branches)
+        with TextsAnalyzer(movies.dsn) as analyzer:
+            for query in queries:
+                plan_view(query, analyzer)
+        asked[count] = analyzer.texts
+    assert len(set(asked[20])) == len(asked[20]) == len(asked[5]) > 0

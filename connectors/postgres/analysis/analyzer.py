@@ -127,6 +127,8 @@ class PostgresAnalyzer:
         self._views = {(v.name.schema, v.name.name): v for v in here}
         self._stubs = StubRelations([*(views if has_stubs else ()), *feeds])
         self._connection: Connection | None = None
+        # The columns of queries of ours, the same all through a transaction.
+        self._fields_of: dict[str, tuple[Field, ...]] = {}
 
     def __enter__(self) -> PostgresAnalyzer:
         return self
@@ -141,6 +143,7 @@ class PostgresAnalyzer:
             self._connection = None
             self._sandbox = None
             self._stubs.forget()
+            self._fields_of.clear()
 
     def analyze(self, query: str) -> Analysis:
         """Analyze a query; see `Analyzer`."""
@@ -307,6 +310,12 @@ class PostgresAnalyzer:
         return self._fields(f"SELECT {text}")
 
     def _fields(self, text: str) -> tuple[Field, ...]:
+        """Return the output columns of a query of ours; PostgreSQL is asked once for each text."""
+        if text not in self._fields_of:
+            self._fields_of[text] = self._read_fields(text)
+        return self._fields_of[text]
+
+    def _read_fields(self, text: str) -> tuple[Field, ...]:
         """Return the output columns of a query of ours.
 
         Runs under the query's own search_path: NULLIF, CASE x WHEN and IS DISTINCT FROM do not name

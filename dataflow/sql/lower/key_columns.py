@@ -201,14 +201,14 @@ def _nullable(fields: Sequence[Field]) -> tuple[Field, ...]:
 
 def _aggregate(plan: Aggregate, input: Plan) -> Plan:
     """Group by key form; the shown value of a group is the least of its values by text."""
-    below: list[Expression] = []
+    below: dict[Expression, int] = {}
     names: list[Field] = []
 
     def column(expression: Expression, name: str, is_nullable: bool = True) -> ColumnRef:
         if expression not in below:
-            below.append(expression)
+            below[expression] = len(below)
             names.append(Field(name, expression.type, is_nullable))
-        return ColumnRef(below.index(expression), expression.type, name)
+        return ColumnRef(below[expression], expression.type, name)
 
     forms = [g if _is_padded(input, g) else _key_form(g) for g in plan.groups]
     shown_fields = plan.fields[: len(plan.groups)]
@@ -233,7 +233,7 @@ def _aggregate(plan: Aggregate, input: Plan) -> Plan:
     key_fields = tuple(
         Field(f.name, form.type, f.is_nullable) for f, form in zip(shown_fields, forms, strict=True)
     )
-    below_plan = project(input, below, names)
+    below_plan = project(input, list(below), names)
     fields = key_fields + tuple(call.field for call in calls)
     return project(Aggregate(below_plan, tuple(keys), tuple(calls), fields), above, plan.fields)
 
