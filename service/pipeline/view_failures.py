@@ -137,13 +137,22 @@ class Failures:
         if failed:
             # Readers come first: the last one is the view itself.
             error = self.reports.reported(error, failed[-1].table.title)
+        live = {d.identity for d in failed if self._engine.views.get(d.name) is d}
         for definition in failed:
-            if self._builds.cancel(definition, error):
+            # What has failed the live view is why it is rebuilt: the rebuild begins again.
+            is_remedy = definition.identity in live and self._is_rebuilt(definition.identity)
+            if self._builds.cancel(definition, None if is_remedy else error):
                 continue
             log.warning("view.failed", view=definition.table.title, code=error.code)
             self._reconciler.fail_view(definition.identity, error)
             self._engine.remove(definition.name)
         return failed
+
+    def _is_rebuilt(self, identity: str) -> bool:
+        row = self._reconciler.row(identity)
+        if row is None or self._reconciler.replacement(row) is None:
+            return False
+        return (row.replacing or {}).get("kind") == "rebuild"
 
     def degrade(
         self, definitions: Iterable[ViewDefinition], error: TidemarkError
