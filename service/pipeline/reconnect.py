@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from connectors.source import MAIN_SOURCE
 from dataflow.errors import TemporaryError, TidemarkError
+from service.runtime.outage import Outage
 from service.runtime.runtime import RUNTIME, Runtime
 from storage.backoff import Backoff
 
@@ -32,27 +34,26 @@ class Reconnect:
     ) -> None:
         self._probe = probe
         self._on_found = on_found
-        self._error: TidemarkError | None = None
+        self._outage = Outage("source", MAIN_SOURCE, Backoff(*RETRY_S))
         self._is_found = False
         self._search = 0
         self._runtime = runtime
         self._stopping = runtime.event()
-        self._backoff = Backoff(*RETRY_S)
 
     @property
     def error(self) -> TidemarkError | None:
         """Return why the database is away, as of the newest probe; None if it is not."""
-        return self._error
+        return self._outage.error
 
     @property
     def is_open(self) -> bool:
         """Return True if an attempt makes sense: it is not away, or has answered since."""
-        return self._error is None or self._is_found
+        return self._outage.error is None or self._is_found
 
     def lost(self, error: TidemarkError) -> float:
         """Start probing an unreachable database, after this many seconds."""
-        pause_s = self._backoff.next_s()
-        self._error, self._is_found = error, False
+        pause_s = self._outage.failed(error)
+        self._is_found = False
         self._search += 1
         search = self._search
         self._runtime.begin(lambda: self._run(search, pause_s), "way-back")
@@ -61,8 +62,7 @@ class Reconnect:
     def regained(self) -> None:
         """Stop probing: it is read again, or nothing depends on it any more."""
         self._search += 1
-        self._error = None
-        self._backoff.reset()
+        self._outage.over()
 
     def close(self) -> None:
         """Stop probing; a probe that hangs ends with the process."""
@@ -77,7 +77,7 @@ class Reconnect:
                 return
             if error is None:
                 break
-            self._error = error
+            self._outage.error = error
         self._is_found = True
         self._on_found()
 

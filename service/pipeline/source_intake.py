@@ -22,7 +22,6 @@ from service.pipeline.sink_mute import SinkMute
 from service.pipeline.source_reset import SourceReset
 from service.pipeline.source_subscriptions import SourceSubscriptions
 from service.pipeline.view_failures import Failures
-from service.runtime.log import log
 from service.runtime.runtime import Runtime
 
 POLL_S = 0.02
@@ -168,6 +167,5 @@ class SourceIntake:
 
     def _note_away(self, error: TidemarkError) -> None:
         """Note that the database cannot be read; everything else continues."""
-        pause_s = self._database.lost(error)
-        log.warning("source.retry", code=error.code, why=error.described, pause_s=round(pause_s, 2))
+        self._database.lost(error)
         self._show_source()

@@ -20,6 +20,8 @@ RUNNING, RETRYING, STOPPED = "running", "retrying", "stopped"
 class Outage:
     """Of one source or sink. Used by one thread; `error` may be read by any.
 
+    error: why it cannot be used, None while it can; a newer one of the same outage may replace it.
+
     name: in the log, "" for the only one of its side. refused_s: returns the pause after a refusal;
     None if refusals are not retried, or as temporary errors are.
     """

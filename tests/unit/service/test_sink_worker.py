@@ -20,6 +20,7 @@ from service.sinks.sink_worker import FAILED, LIVE, UNNAMED, Reached, SinkRoute,
 TABLE = SinkTable("public", "totals", (Field("n", INT8),), ())
 AWAY = TemporaryError("sink.unreachable", "away")
 UNKNOWN = SinkError(UNNAMED, "nobody gave it a code")
+READ_ONLY = SinkError("sink.read_only", "a standby for the moment")
 REFUSED = SinkError("sink.permission_denied", "no right to write")
 
 
@@ -78,7 +79,7 @@ def _follow(sink: RefusingSink, reached: Reached | None) -> SinkWorker:
     return follower
 
 
-@pytest.mark.parametrize("error", [AWAY, UNKNOWN])
+@pytest.mark.parametrize("error", [AWAY, UNKNOWN, READ_ONLY])
 def test_a_sink_that_has_begun_is_tried_again(error: TidemarkError) -> None:
     sink = RefusingSink(holds=[1])
     sink.refusals = [error, error]
@@ -95,7 +96,9 @@ def test_one_that_is_away_before_it_has_begun_is_tried_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "holds"), [(REFUSED, [1]), (UNKNOWN, [])], ids=["by name", "before it has begun"]
+    ("error", "holds"),
+    [(REFUSED, [1]), (UNKNOWN, []), (READ_ONLY, [])],
+    ids=["by name", "before it has begun", "of a new sink"],
 )
 def test_a_refusal_is_for_good(error: TidemarkError, holds: list[int]) -> None:
     sink = RefusingSink(holds)
