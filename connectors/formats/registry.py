@@ -173,6 +173,8 @@ class SchemaRegistry:
             verify=verify,
             timeout=float(options.get("timeout_s", 10)),
             follow_redirects=False,
+            # Schemas are requested once; nothing would close an idle connection.
+            limits=httpx.Limits(max_keepalive_connections=0),
             # A proxy from the environment would resolve names itself and bypass our guard.
             trust_env=False,
         )

@@ -284,6 +284,8 @@ def connected(options: MongoOptions) -> MongoClient:
         except TemporaryError as error:
             failure = error
         except PyMongoError as error:
+            if client is not None:
+                client.close()
             raise _refused(options.relations[0], error) from None
         if client is not None:
             client.close()

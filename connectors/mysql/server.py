@@ -70,7 +70,11 @@ class Server:
         }
         kind = connection_class or self._package.connections.Connection
         self.connection = self._do("connecting", lambda: kind(**settings))
-        self._do("setting the session", self._set_session)
+        try:
+            self._do("setting the session", self._set_session)
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
