@@ -170,7 +170,7 @@ def _cut_subscriptions(world: World) -> None:
 
 
 def _verify(world: World) -> None:
-    assert world.done("/views/kept/verify")["status"] == "equal"
+    assert world.done("/views/kept/verify")["result"] == "equal"
 
 
 def _cancel_queries(world: World) -> None:

@@ -86,7 +86,12 @@ class Watched(ext.connection):
         self._probed_number = self._strikes = 0
         self._sign_at = self._probe_at = 0.0
         self._is_probing = False
-        super().__init__(*arguments, **keywords)
+        try:
+            super().__init__(*arguments, **keywords)
+        except psycopg2.Error:
+            # libpq keeps the socket of a refused login, for as long as the error is kept.
+            self.close()
+            raise
         self.cursor_factory = self._cursors
 
     def watch(self, keywords: dict[str, Any], max_s: float = 0.0) -> None:

@@ -81,6 +81,18 @@ def test_a_forked_process_has_none_of_its_parent_s(database: Database) -> None:
     session.close()
 
 
+@pytest.mark.parametrize("is_replication", [False, True])
+def test_a_refused_login_keeps_no_socket(database: Database, is_replication: bool) -> None:
+    dsn = database.dsn.replace("user=postgres", "user=nobody_here")
+    errors = []
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        with pytest.raises(TidemarkError) as caught:
+            connect(dsn, is_replication=is_replication)
+        errors.append(caught.value)
+    assert len(os.listdir("/proc/self/fd")) < before + len(errors)
+
+
 @pytest.mark.parametrize("owner", ["setup", "requests", "evaluator", "statement"])
 def test_a_session_that_cannot_be_set_up_is_closed(database: Database, owner: str) -> None:
     """Whoever holds the error holds no session by it."""
