@@ -158,8 +158,9 @@ class Reader:
         return total
 
     def close(self) -> None:
-        """Close the consumer."""
+        """Close the consumer and the admin client."""
         self._consumer.close()
+        self._topics.close()
 
     def _note(self, error: KafkaError) -> None:
         if error.code() in _DOWN:

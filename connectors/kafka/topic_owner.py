@@ -65,6 +65,7 @@ class TopicOwner:
         SinkError sink.lost: the rows' topic is not the one that the markers name. TemporaryError: a
         topic that was just created is not listed yet.
         """
+        self.close()
         self._topics = Topics(self._client)
         self._ids = self._found(self._topics)
         deadline = time.monotonic() + ANSWER_S
@@ -94,6 +95,12 @@ class TopicOwner:
         `record_topics`.
         """
         return self._topics is not None and self._found(self._topics) == self._ids
+
+    def close(self) -> None:
+        """Forget the recorded topics, with the client that asks for them."""
+        topics, self._topics = self._topics, None
+        if topics is not None:
+            topics.close()
 
     def require_ours(self, setup: TopicSetup) -> None:
         """Check ownership before topics are deleted. SinkError sink.topic_not_ours."""

@@ -156,6 +156,7 @@ class TopicSink:
 
     def close(self) -> None:
         """Close the connection; abort an open transaction if that is quick."""
+        self._owner.close()
         producer, self._producer = self._producer, None
         if producer is None:
             return

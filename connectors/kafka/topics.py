@@ -53,12 +53,17 @@ class Topic:
 class Topics:
     """Queries one cluster; for one thread. Each call waits up to QUERY_TIMEOUT_S.
 
-    TemporaryError: the cluster is unreachable.
+    TemporaryError: the cluster is unreachable. What holds one for long closes it: an object in a
+    cycle is freed late, and each admin client has threads and connections.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._admin = client.admin()
+
+    def close(self) -> None:
+        """Release the admin client, which ends with its last reference."""
+        del self._admin
 
     def describe(
         self, names: Collection[str], *, within_s: float = PROPAGATION_S

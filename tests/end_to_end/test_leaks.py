@@ -459,4 +459,4 @@ def test_faults_of_servers_leave_nothing(tmp_path: Path, name: str) -> None:
                 servers.moves()
 
             holder = Holder(service, {"source": source, "sink": sink}, temporary)
-            holder.require_no_growth(repeat, first=2, then=min(THEN, 8), within_s=120)
+            holder.require_no_growth(repeat, first=2, then=min(THEN, 8), settles_s=10, within_s=120)

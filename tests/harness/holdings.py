@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -56,30 +57,50 @@ class Holder:
         return sorted(name for (name,) in rows)
 
     def require_no_growth(
-        self, repeat: Callable[[], object], *, first: int, then: int, within_s: float = WITHIN_S
+        self,
+        repeat: Callable[[], object],
+        *,
+        first: int,
+        then: int,
+        settles_s: float = 0.0,
+        within_s: float = WITHIN_S,
     ) -> None:
         """Repeat an operation; all of it but the first times must add nothing that stays.
 
         Pools of threads grow to their limits when they like: less than one a time is theirs.
+        settles_s: how long nothing has changed when that is counted from which nothing may grow.
         """
+        for _ in range(first):
+            repeat()
+        before = self._settled(settles_s, within_s)
+        for _ in range(then):
+            repeat()
+
+        def grown() -> Counter[str]:
+            more = self.holdings() - before
+            return Counter(
+                {n: c for n, c in more.items() if c >= then or not n.startswith("threads")}
+            )
+
         with one_session():
-            for _ in range(first):
-                repeat()
-            before = self.holdings()
-            for _ in range(then):
-                repeat()
-
-            def grown() -> Counter[str]:
-                more = self.holdings() - before
-                return Counter(
-                    {n: c for n, c in more.items() if c >= then or not n.startswith("threads")}
-                )
-
             wait_until(
                 lambda: not grown(),
                 within_s,
                 lambda: f"{then} times have left {dict(grown())}: {self.sessions()}",
             )
+
+    def _settled(self, for_s: float, within_s: float) -> Counter[str]:
+        """Return the holdings once their sessions have been the same for so long."""
+        found, since = self.holdings(), time.monotonic()
+        deadline = since + within_s
+        with one_session():
+            while time.monotonic() - since < for_s and time.monotonic() < deadline:
+                time.sleep(0.5)
+                now = self.holdings()
+                if any(now[n] != found[n] for n in now if n.startswith("sessions")):
+                    since = time.monotonic()
+                found = now
+        return found
 
 
 def _process(process: psutil.Process) -> Counter[str]:
