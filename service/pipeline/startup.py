@@ -160,6 +160,7 @@ class StateRecovery:
             runtime=self._runtime,
         )
         self._epochs.start(*found)
+        self._rebuild_refused()
         # Epochs that were on their way to the sink may have changed the catalog.
         self._refresh()
         self._epochs.resume_progress(self._reconciler.sink_progress)
@@ -171,6 +172,13 @@ class StateRecovery:
         self._reopen()
         if not self._epochs.is_lagging:
             self._reconciler.complete_recovered()
+
+    def _rebuild_refused(self) -> None:
+        """Rebuild the views whose rows of the outbox were refused: these may be from before a
+        change of the sink's types. What refuses the rows of a rebuild too fails the view.
+        """
+        for error in self._epochs.writer.refusals():
+            self._failures.degrade(self._failures.readers_of(error.relation), error)
 
     def _refresh(self) -> None:
         if not self._reconciler.refresh():

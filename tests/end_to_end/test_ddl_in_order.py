@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
+from storage.failpoints import REACHED
 from tests.end_to_end.test_views import assert_equal, flush_position
+from tests.harness.failpoints import arm
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 
@@ -505,3 +507,28 @@ def test_wider_columns_are_followed(case: Case) -> None:
     check(case, wanted)
     drop(case, [*reversed(ABOVE_NARROW), *OF_NARROW])
     database.execute("DROP ROLE narrow_reader")
+
+
+@pytest.mark.whole
+def test_labels_of_rows_on_their_way_to_the_sink(database: Database, tmp_path: Path) -> None:
+    """The process ended between state and sink: the rows of the outbox have labels of before."""
+    database.execute(
+        "CREATE TYPE mood AS ENUM ('lo', 'hi'); CREATE TABLE moody (id int PRIMARY KEY, m mood,"
+        " v int); INSERT INTO moody VALUES (1, 'lo', 1), (2, 'hi', 2)"
+    )
+    points = tmp_path / "points"
+    points.mkdir()
+    views = {"by_key": "SELECT id, m FROM moody", "by_row": "SELECT m, v FROM moody"}
+    with RunningService(database.dsn, tmp_path, failpoints_folder=points) as service:
+        case = service, database
+        create(case, views)
+        arm(points, "epoch.commit.after")
+        database.execute("INSERT INTO moody VALUES (3, 'lo', 3)")
+        service.await_so((points / f"epoch.commit.after{REACHED}").exists)
+        service.kill()
+        database.execute("ALTER TYPE mood RENAME VALUE 'lo' TO 'low'")
+        service.start()
+        check(case, views)
+        database.execute("DELETE FROM moody WHERE id = 1; INSERT INTO moody VALUES (4, 'low', 4)")
+        check(case, views)
+        assert not [e for e in service.events() if e["event"] == "view.failed"]
