@@ -231,6 +231,13 @@ class Engine:
         del written
         return []
 
+    def note(self, definition: ViewDefinition) -> None:
+        """Replace what is noted of a live view that is still the same; part of the open epoch."""
+        for key, _ in list(self.store.items(_VIEWS)):
+            if key.endswith("/" + definition.identity):
+                self.store.put(key, encode(definition))
+        self.views[definition.name] = definition
+
     def _forget(self, definition: ViewDefinition) -> None:
         for key, _ in list(self.store.items(_VIEWS)):
             if key.endswith("/" + definition.identity):

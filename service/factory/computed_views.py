@@ -53,6 +53,7 @@ def with_views_computed(
     by_name = {RelationName(VIEW_SOURCE, r.schema, r.name): r for r in rows}
     plans: dict[RelationName, ViewPlan] = {}
     computed: dict[str, ComputedView] = {}
+    objects = {o.key: o for o in definition.names.objects or ()}
     for name in parents:
         # A view that its readers' queries name is in the catalog: it cannot be dropped before them.
         row = by_name[name]
@@ -62,11 +63,14 @@ def with_views_computed(
         if why:
             raise _refusal(name, why)
         plans[name] = parent.plan
+        for used in parent.names.objects or ():
+            objects.setdefault(used.key, replace(used, is_direct=False))
         for below in parent.computed:
             computed.setdefault(below.identity, replace(below, is_named=False))
         computed[row.identity] = ComputedView(row.identity, name, digest_of(row), is_named=True)
     plan = composed(definition.plan, plans)
-    return replace(definition, plan=plan, computed=tuple(computed.values()))
+    names = replace(definition.names, objects=tuple(objects.values()))
+    return replace(definition, plan=plan, computed=tuple(computed.values()), names=names)
 
 
 def composed(plan: ViewPlan, views: Mapping[RelationName, ViewPlan]) -> ViewPlan:

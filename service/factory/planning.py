@@ -30,7 +30,15 @@ from service.engine.encoding.registered import decode, encode
 from service.engine.engine import ViewDefinition
 from service.ingest.declared_sources import relations_of
 from service.runtime.deep_stack import STORED, deeply
-from service.views.name_tracking import are_current, names_in, names_now, require_read, with_names
+from service.views.name_tracking import (
+    are_current,
+    names_in,
+    names_now,
+    require_checked,
+    require_objects,
+    require_read,
+    with_names,
+)
 
 if TYPE_CHECKING:
     from connectors.postgres.analysis.analyzer import PostgresAnalyzer
@@ -181,6 +189,8 @@ def _plan(
             plan = plan_view(query_now, moving)
             if query_now != query:
                 require_read(names, found, analyzer)
+            require_objects(names, analyzer)
+            require_checked(names, analyzer)
         except ClockMissingError:
             raise
         except (SqlError, SourceError):

@@ -119,6 +119,20 @@ class Feed:
         """Return True if the stream, even if closed since, was opened for exactly these reads."""
         return _distinct(reads) == self._opened_for
 
+    @property
+    def is_check_due(self) -> bool:
+        """Return True if no stream has the catalog checked, and views need that by now."""
+        is_due = self._runtime.monotonic() - self._watched_at > WATCH_S
+        return is_due and self._stream is None and self._watch.needs_turns
+
+    def check(self) -> None:
+        """Check the catalog; an error closes the stream. TablesChanged, TemporaryError."""
+        try:
+            self._refresh()
+        except TidemarkError:
+            self.close()
+            raise
+
     def narrow(self, reads: Iterable[Read]) -> None:
         """Stop watching tables that are no longer read: they may change without an error."""
         self._followed = []

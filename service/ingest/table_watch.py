@@ -9,11 +9,17 @@ views that cannot continue, so no change made while the service was down is miss
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
+from connectors.postgres.replication.object_changes import why_outdated
 from connectors.postgres.replication.table_changes import renamed, why_lost
-from connectors.postgres.replication.table_facts import TableCatalog, TableFacts
+from connectors.postgres.replication.table_facts import (
+    CatalogSnapshot,
+    ObjectKey,
+    TableCatalog,
+    TableFacts,
+)
 from connectors.postgres.replication.wire_shapes import KnownTable, Shape, shape_of
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import SourceError
@@ -34,14 +40,6 @@ _OF_PUBLICATION = ("is_published", "membership", "publication", "withheld")
 Reader = tuple[ViewDefinition, Sequence[Read]]
 
 
-@dataclass(frozen=True)
-class CatalogSnapshot:
-    """The catalog's facts at one moment."""
-
-    digest: int
-    tables: Mapping[int, TableFacts]
-
-
 class TablesChanged(SourceError):
     """Views cannot continue as they are.
 
@@ -60,8 +58,9 @@ class TablesChanged(SourceError):
 class SourceWatch:
     """Used by the pipeline's thread.
 
-    readers: returns all current readers. position: returns the stream's position.
-    reports_truncation: of the open stream, see ReplicationStream.has_truncation.
+    readers: returns all current readers; definitions: only their definitions, which costs less.
+    position: returns the stream's position. reports_truncation: of the open stream, see
+    ReplicationStream.has_truncation.
     """
 
     def __init__(
@@ -69,16 +68,19 @@ class SourceWatch:
         catalog: TableCatalog,
         store: Store,
         readers: Callable[[], Iterable[Reader]],
+        definitions: Callable[[], Iterable[ViewDefinition]],
         position: Callable[[], int],
     ) -> None:
         self._catalog = catalog
         self._store = store
         self._readers = readers
+        self._definitions = definitions
         self._position = position
         stored = store.get(_KEY)
         self._tables: dict[int, KnownTable] = decode(stored) if stored else {}
         self._oids: list[int] = []
         self._digest: int | None = None
+        self._used: tuple[tuple[object, ...], frozenset[ObjectKey]] = (), frozenset()
         self.reports_truncation: Callable[[int, int, int], bool] | None = None
         self.shapes: dict[int, tuple[Shape, ...]] = {}
         self.renamed: dict[str, tuple[str, ...]] = {}
@@ -116,14 +118,15 @@ class SourceWatch:
         TemporaryError if the catalog cannot be read.
         """
         self._resolve()
-        if not self._oids:
+        objects = self._objects()
+        if not self._oids and not objects:
             return
         before = {oid: self._tables[oid].facts for oid in self._oids if oid in self._tables}
         # Even if everything is read anyway: this waits for the newest commits.
-        digest = self._catalog.digest(before)
+        digest = self._catalog.digest(before, objects)
         if digest == self._digest:
             return
-        found = CatalogSnapshot(*self._catalog.read(self._oids, before))
+        found = self._catalog.read(self._oids, before, objects)
         failpoint("ddl.refresh.after")
         lost = self._lost(found)
         if lost:
@@ -167,6 +170,19 @@ class SourceWatch:
         """Close the session."""
         self._catalog.close()
 
+    @property
+    def needs_turns(self) -> bool:
+        """Return True if views rest on objects of the database but none reads its tables, whose
+        stream would have the catalog checked."""
+        return not self._oids and bool(self._objects())
+
+    def _objects(self) -> frozenset[ObjectKey]:
+        """Return what queries rest on besides tables: mostly what it was at the last call."""
+        used = tuple(definition.names.objects or () for definition in self._definitions())
+        if used != self._used[0]:
+            self._used = used, frozenset(o.key for objects in used for o in objects)
+        return self._used[1]
+
     def _lost(self, found: CatalogSnapshot) -> dict[str, SourceError]:
         lost: dict[str, SourceError] = {}
         is_reported = cache(self._is_reported)
@@ -182,6 +198,12 @@ class SourceWatch:
                     before = _nothing(relation)
                 row = rows.get(relation.name)
                 error = why_lost(relation, columns, before, now, is_reported, row=row)
+                if error is not None:
+                    lost[building] = error
+            if building not in lost:
+                # Any relation that it reads stands for the view itself.
+                name = next((r.name for r, _ in reads), definition.name)
+                error = why_outdated(definition.names.objects or (), found.objects, name)
                 if error is not None:
                     lost[building] = error
         return lost
@@ -233,7 +255,7 @@ def of_other_publication(
     catalog: with that publication. What else has changed meanwhile is found by that reader.
     TemporaryError.
     """
-    _, now = catalog.read(list(tables), {oid: table.facts for oid, table in tables.items()})
+    now = catalog.read(list(tables), {oid: table.facts for oid, table in tables.items()}).tables
     found = {}
     for oid, table in tables.items():
         if oid in now:

@@ -121,7 +121,11 @@ class _Composition:
         self._postponed = PostponedBuilds(runtime.monotonic)
         self._failures = Failures(engine, reconciler, builds, reports, self._postponed)
         self._watch = SourceWatch(
-            source.tables(), self._store, self._failures.readers, lambda: positions.database
+            source.tables(),
+            self._store,
+            self._failures.readers,
+            self._failures.definitions,
+            lambda: positions.database,
         )
         limits = StreamLimits(
             budget.queue,
@@ -146,7 +150,7 @@ class _Composition:
             runtime=runtime,
         )
         self._schema_recovery = SchemaChangeRecovery(
-            self._failures, reconciler, self._watch, self._sink_workers
+            engine, self._failures, reconciler, self._watch, self._sink_workers
         )
         self._mute = SinkMute(positions, self._failures, builds, self._external_sources)
         self._external_snapshots = ExternalSnapshots(

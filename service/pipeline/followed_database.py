@@ -113,11 +113,12 @@ class FollowedDatabase:
 
     def probe_tables(self) -> None:
         """Probe the tables that are read. TablesChanged."""
-        try:
-            self._watch.refresh()
-        except TidemarkError:
-            self._feed.close()
-            raise
+        self._feed.check()
+
+    @property
+    def is_probe_due(self) -> bool:
+        """Return whether views rest on objects that nothing else probes: they read no table."""
+        return self._feed.is_check_due
 
     def is_moving(self, relations: Iterable[Relation]) -> bool:
         """Return whether rows from before a change of these tables are still on their way."""

@@ -9,13 +9,14 @@ over rows that are not those of its query.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from connectors.feed_source import RelationAltered
 from connectors.sink import SinkTable
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from dataflow.schema import Field
 from dataflow.types import is_one_family
-from service.engine.engine import ViewDefinition
+from service.engine.engine import Engine, ViewDefinition
 from service.ingest.table_watch import SourceWatch, TablesChanged
 from service.pipeline.reconciler import CatalogReconciler
 from service.pipeline.view_failures import Failures
@@ -32,12 +33,15 @@ class SchemaChangeRecovery:
 
     def __init__(
         self,
+        engine: Engine,
         failures: Failures,
         reconciler: CatalogReconciler,
         watch: SourceWatch,
         sink_workers: SinkWorkers,
     ) -> None:
+        self._engine = engine
         self._failures = failures
+        self._examined = set[str]()
         self._reconciler = reconciler
         self._watch = watch
         self._sink_workers = sink_workers
@@ -76,6 +80,28 @@ class SchemaChangeRecovery:
             log.warning("source.retry", code=again.code)
             return []
 
+    def learn_objects(self) -> None:
+        """Note what views of an older state rest on, as it is now; part of the open epoch.
+
+        TemporaryError.
+        """
+        for definition in list(self._engine.views.values()):
+            row = self._reconciler.row(definition.identity)
+            is_known = definition.names.objects is not None
+            if is_known or row is None or definition.identity in self._examined:
+                continue
+            self._examined.add(definition.identity)
+            try:
+                newer = self._reconciler.define(row, definition)
+            except TidemarkError as error:
+                if error.is_temporary:
+                    self._examined.remove(definition.identity)
+                    raise
+                log.warning("view.objects_unknown", view=row.title, why=error.described)
+                continue
+            names = replace(definition.names, objects=newer.names.objects)
+            self._engine.note(replace(definition, names=names))
+
     def note_names(self) -> None:
         """Report renamed tables and columns to the views' users."""
         if self._watch.renamed:
@@ -110,7 +136,7 @@ class SchemaChangeRecovery:
         except TidemarkError as refusal:
             if refusal.is_temporary:
                 raise
-            return _with_detail(error, refusal.what)
+            return _with_detail(error, refusal.described, refusal.hint)
         was, now = definition.table, newer.table
         other = _other_columns(was, now)
         if other:
@@ -142,8 +168,8 @@ def _other_columns(was: SinkTable, now: SinkTable) -> str:
     )
 
 
-def _with_detail(error: SourceError, why: str) -> SourceError:
+def _with_detail(error: SourceError, why: str, hint: str = "") -> SourceError:
     detail = f"{error.detail}; {why}" if error.detail else why
     return SourceError(
-        error.code, error.what, detail=detail, hint=error.hint, relation=error.relation
+        error.code, error.what, detail=detail, hint=hint or error.hint, relation=error.relation
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from connectors.source import MAIN_SOURCE, SourceBatch
-from dataflow.errors import TidemarkError
+from dataflow.errors import TemporaryError, TidemarkError
 from service.backfill.builds import Builds
 from service.engine.engine import Engine
 from service.ingest.external_sources import ExternalSources
@@ -22,6 +22,7 @@ from service.pipeline.sink_mute import SinkMute
 from service.pipeline.source_reset import SourceReset
 from service.pipeline.source_subscriptions import SourceSubscriptions
 from service.pipeline.view_failures import Failures
+from service.runtime.log import log
 from service.runtime.runtime import Runtime
 
 POLL_S = 0.02
@@ -116,6 +117,8 @@ class SourceIntake:
 
     def _poll_external(self) -> SourceBatch | None:
         self._has_more_external = False
+        if self._database.is_probe_due:
+            self._probe_objects()
         if not self._builds.are_resumed:
             # The relation continues from its old position: nothing may be read beyond that before
             # it is back.
@@ -132,6 +135,13 @@ class SourceIntake:
             return None
         self._has_more_external = batch is not None
         return batch
+
+    def _probe_objects(self) -> None:
+        """Probe what views without tables rest on: the database may be away."""
+        try:
+            self._subscriptions.probe_tables()
+        except TemporaryError as error:
+            log.debug("source.retry", code=error.code, why=error.described)
 
     def _bounds(self, until: int | None) -> tuple[int, int | None]:
         """Return the most rows of an epoch, and its limits by position.

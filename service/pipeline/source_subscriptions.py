@@ -68,6 +68,7 @@ class SourceSubscriptions:
     def open(self) -> None:
         """Stream the read relations; fail the views of those that are gone, and no others."""
         self._external_sources.open(self._failures.reads())
+        self._schema_recovery.learn_objects()
         is_open = False
         while self._engine.position and not is_open:
             shown = self._mute.shown_position()

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from connectors.postgres.analysis.table_names import KnownNames
+from connectors.postgres.replication.used_objects import UsedObject
 from dataflow.errors import SourceError, SqlError
 from dataflow.expressions.ir import Literal
 from dataflow.plan.nodes import ViewPlan
@@ -39,7 +40,8 @@ class SimAnalyzer:
     """As dataflow.sql.bind.analysis.Analyzer. views: maintained ones; feeds: of other sources."""
 
     role = ""
-    named = KnownNames()
+    named = KnownNames(objects=())
+    unchecked: SourceError | None = None
 
     def __init__(
         self, views: Iterable[Relation], feeds: Iterable[Relation] = (), time_zone: str = UTC
@@ -103,7 +105,11 @@ class SimAnalyzer:
 
     def names(self, oids: Iterable[int]) -> KnownNames:
         """A server of which nothing can be told, where nothing is ever called otherwise."""
-        return KnownNames()
+        return KnownNames(objects=())
+
+    def objects(self, keys: Iterable[tuple[str, int]]) -> tuple[UsedObject, ...]:
+        """None is used."""
+        return ()
 
     def columns(self, columns: Sequence[SqlType], function: str) -> tuple[Field, ...]:
         """No functions in FROM."""

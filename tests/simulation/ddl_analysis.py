@@ -41,7 +41,7 @@ class DdlAnalyzer(SimAnalyzer):
         self._server = server
         self._faults = faults
         self._looked_at = ""
-        self.named = KnownNames()
+        self.named = KnownNames(objects=())
 
     def views_in(self, query: str) -> tuple[Relation, ...]:
         self._look(query)
@@ -96,7 +96,7 @@ def _names(shapes: Iterable[Shape]) -> KnownNames:
         TableNames(s.oid, SCHEMA, s.name, tuple((c.number, c.field.name) for c in s.columns))
         for s in sorted(shapes, key=lambda s: s.oid)
     )
-    return KnownNames("simulated", tuple(tables))
+    return KnownNames("simulated", tuple(tables), ())
 
 
 def tables_in(query: str) -> list[str]:

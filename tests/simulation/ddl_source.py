@@ -14,7 +14,7 @@ from zlib import crc32
 from greenlet import getcurrent
 
 from connectors.postgres.replication.stream import StreamLimits
-from connectors.postgres.replication.table_facts import TableFacts
+from connectors.postgres.replication.table_facts import CatalogSnapshot, TableFacts
 from dataflow.delta import Delta
 from dataflow.errors import SourceError, TemporaryError
 from dataflow.schema import Relation, RelationName
@@ -104,17 +104,18 @@ class DdlCatalog:
         self._server = server
         self._faults = faults
 
-    def digest(self, known: Mapping[int, TableFacts]) -> int:
+    def digest(self, known: Mapping[int, TableFacts], objects: object = ()) -> int:
         self._ask("tables.digest")
         labels = [f"t{oid}" for oid in known]
         self._faults.pause(ENDS_S, lambda: self._server.is_free(labels))
         return self._sum(known)
 
     def read(
-        self, oids: Sequence[int], known: Mapping[int, TableFacts]
-    ) -> tuple[int, dict[int, TableFacts]]:
+        self, oids: Sequence[int], known: Mapping[int, TableFacts], objects: object = ()
+    ) -> CatalogSnapshot:
         self._ask("tables.read")
-        return self._sum(oids), {oid: facts for oid in oids if (facts := self._facts(oid))}
+        facts = {oid: facts for oid in oids if (facts := self._facts(oid))}
+        return CatalogSnapshot(self._sum(oids), facts)
 
     def write_marker(self) -> int:
         self._ask("tables.mark")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from connectors.postgres.replication.stream import StreamLimits
-from connectors.postgres.replication.table_facts import ColumnFacts, TableFacts
+from connectors.postgres.replication.table_facts import CatalogSnapshot, ColumnFacts, TableFacts
 from dataflow.delta import Delta
 from dataflow.errors import SourceError
 from dataflow.schema import Relation, RelationName
@@ -131,14 +131,14 @@ class SimCatalog:
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    def digest(self, known: Mapping[int, TableFacts]) -> int:
+    def digest(self, known: Mapping[int, TableFacts], objects: object = ()) -> int:
         return hash(tuple(sorted(known)))
 
     def read(
-        self, oids: Sequence[int], known: Mapping[int, TableFacts]
-    ) -> tuple[int, dict[int, TableFacts]]:
+        self, oids: Sequence[int], known: Mapping[int, TableFacts], objects: object = ()
+    ) -> CatalogSnapshot:
         found = {r.oid: _facts(r) for r in EVERY.values() if r.oid in oids}
-        return self.digest(found), found
+        return CatalogSnapshot(self.digest(found), found)
 
     def write_marker(self) -> int:
         return self._server.end

@@ -23,12 +23,18 @@ from psycopg2.extensions import new_type, string_types
 from connectors.postgres.analysis import foreign_code, time_functions
 from connectors.postgres.analysis.rights import check_rights
 from connectors.postgres.analysis.stub_relations import StubRelations, quoted
-from connectors.postgres.analysis.table_lookup import find_relation, look_up
+from connectors.postgres.analysis.table_lookup import (
+    FoundRelation,
+    find_relation,
+    look_up,
+    outdated_values,
+)
 from connectors.postgres.analysis.table_names import KnownNames, read_named, read_names
 from connectors.postgres.evaluation import sandbox
+from connectors.postgres.replication.used_objects import UsedObject, read_objects, read_used
 from connectors.postgres.session.session import connect, is_temporary, to_error
 from connectors.postgres.types.column_types import ColumnTypes, check_type_name
-from dataflow.errors import Position, SinkError, SqlError, TidemarkError
+from dataflow.errors import Position, SinkError, SourceError, SqlError, TidemarkError
 from dataflow.expressions.ir import Literal
 from dataflow.lexer import find_words, one_query, position_of
 from dataflow.schema import Field, Relation
@@ -122,6 +128,8 @@ class PostgresAnalyzer:
         self.role = ""
         # The tables that the last analyzed query names itself.
         self.named = KnownNames()
+        # Why what it answers may be wrong of generated columns that could not be checked in time.
+        self.unchecked: SourceError | None = None
         self._source_name = source_name
         here = () if has_stubs else views
         self._views = {(v.name.schema, v.name.name): v for v in here}
@@ -153,7 +161,7 @@ class PostgresAnalyzer:
         with self._step("the query cannot be analyzed", query, moved):
             self._make(body, is_users=True)
             found = self._described(f"pg_temp.{_VIEW}")
-            self.named = self._named(found.text if body == query and _OPEN.search(query) else "")
+            self.named = self._named(found, query if body == query else "")
             if self._keeps_rows:
                 foreign_code.check_outputs(self._cursor(), self._oid(f"pg_temp.{_VIEW}"))
             if self._requester:
@@ -200,15 +208,27 @@ class PostgresAnalyzer:
         names = (*found.row_names, *(n for n in made.row_names if n[0] not in aliases))
         return replace(found, text=made.text, routines=made.routines, row_names=names)
 
-    def _named(self, listed: str) -> KnownNames:
-        """Return the tables that the query names, without maintained views, which track their own
-        names.
+    def _named(self, analyzed: Analysis, query: str) -> KnownNames:
+        """Return what the query names and rests on, without maintained views, which track their
+        own names.
 
-        listed: the query with all columns listed, of use as long as it names tables alone.
+        query: the user's text if it was analyzed as it is: the text that PostgreSQL makes of it is
+        of use as long as it names tables alone.
         """
-        found = read_named(self._cursor(), self._oid(f"pg_temp.{_VIEW}"))
+        cursor, view = self._cursor(), self._oid(f"pg_temp.{_VIEW}")
+        found = read_named(cursor, view)
         tables = tuple(t for t in found.tables if (t.schema, t.name) not in self._views)
-        return KnownNames(found.server, tables, listed if tables == found.tables else "")
+        text = analyzed.text if query and tables == found.tables else ""
+        objects = read_used(cursor, view, self._views)
+        types = [o for o in objects if o.catalog == "pg_type"]
+        has_values = any(o.labels for o in types) and any(o.is_direct for o in types)
+        return KnownNames(
+            found.server,
+            tables,
+            listed=text if _OPEN.search(query) else "",
+            objects=objects,
+            text=text if has_values and not analyzed.named_rows else "",
+        )
 
     def relation(self, schema: str, name: str) -> Table | Analysis:
         """Return a relation of the canonical text; see `Analyzer`."""
@@ -229,8 +249,35 @@ class PostgresAnalyzer:
                     self._make(f"SELECT * FROM {quoted(schema or 'pg_catalog')}.{quoted(name)}")
                     self._check_plan(None)
             else:
-                return look_up(cursor, found, self._source_name)
+                table = look_up(cursor, found, self._source_name)
+                self._check_generated(found)
+                return table
         return self._expanded(described)
+
+    def _check_generated(self, found: FoundRelation) -> None:
+        """Require that stored generated columns have the values that their expressions give.
+
+        PostgreSQL keeps the old values when a function in an expression is replaced, and no source
+        sends them. Call it last in a step. SourceError source.generated_column.
+        """
+        cursor = self._cursor()
+        used = [o.oid for o in self.named.objects or () if o.catalog == "pg_attrdef"]
+        columns, question = outdated_values(cursor, found, used)
+        if not columns:
+            return
+        assert self._sandbox is not None
+        self._make(question)
+        self._sandbox.lend_tables(cursor, _VIEW)
+        why = "a function or type in its expression was replaced after they were stored"
+        try:
+            self._run_view(cursor)
+            (answers,) = cursor.fetchall()
+        except psycopg2.errors.QueryCanceled:
+            self.unchecked = _outdated(found, columns[0], "they are too many to be compared")
+            return
+        for column, is_outdated in zip(columns, answers, strict=True):
+            if is_outdated:
+                raise _outdated(found, column, why)
 
     def _require_made(self, schema: str, name: str) -> None:
         """Require that the query read the view's table, not another relation of its name."""
@@ -300,6 +347,12 @@ class PostgresAnalyzer:
         """Return the current names of these tables; dropped ones are absent."""
         with self._step("the catalog cannot be read"):
             return read_names(self._cursor(), oids)
+        raise AssertionError("a step neither finishes nor fails")
+
+    def objects(self, keys: Iterable[tuple[str, int]]) -> tuple[UsedObject, ...]:
+        """Return these objects as they are now; dropped ones are absent."""
+        with self._step("the catalog cannot be read"):
+            return read_objects(self._cursor(), keys)
         raise AssertionError("a step neither finishes nor fails")
 
     def declare(self, columns: Sequence[tuple[str, str]]) -> tuple[Field, ...]:
@@ -482,6 +535,17 @@ class PostgresAnalyzer:
             found = _to_error(error, doing, "", ())
             self.close()
             raise found from error
+
+
+def _outdated(found: FoundRelation, column: str, why: str) -> SourceError:
+    return SourceError(
+        "source.generated_column",
+        f'generated column "{column}" of table "{found.title}" may have values that its expression'
+        " does not give",
+        detail=why,
+        hint="have the values computed again: UPDATE the table's rows, setting a column that the"
+        " expression uses to itself",
+    )
 
 
 def row_names(tree: str) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -6,12 +6,14 @@ and temporary tables, materialized views, catalogs, tables without replica ident
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from psycopg2.extensions import cursor as Cursor
 
 from connectors.postgres.replication.publication import GENERATED_VERSION
+from connectors.postgres.replication.used_objects import FIRST_USERS_OID
+from connectors.postgres.session.quoting import quote_name
 from connectors.postgres.types.column_types import ColumnTypes
 from dataflow.errors import SourceError
 from dataflow.schema import Field, Relation, RelationName
@@ -47,6 +49,16 @@ WHERE c.oid = %(oid)s AND a.attgenerated <> '' AND NOT a.attisdropped AND (
   c.relreplident = 'f' AND current_setting('server_version_num')::int >= {GENERATED_VERSION}
   OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND a.attnum = ANY (i.indkey)
     AND (c.relreplident = 'd' AND i.indisprimary OR c.relreplident = 'i' AND i.indisreplident)))
+"""
+# Stored generated columns whose expressions depend on objects that somebody may replace.
+_REPLACEABLE = """
+SELECT a.attname, pg_get_expr(e.adbin, e.adrelid), format_type(a.atttypid, a.atttypmod)
+FROM pg_attrdef e JOIN pg_attribute a ON a.attrelid = e.adrelid AND a.attnum = e.adnum
+WHERE e.adrelid = %s AND e.oid = ANY (%s::oid[]) AND a.attgenerated = 's' AND EXISTS (
+  SELECT FROM pg_depend d WHERE d.classid = 'pg_attrdef'::regclass AND d.objid = e.oid
+    AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass)
+    AND d.refobjid >= %s)
+ORDER BY a.attnum
 """
 _KINDS = {"m": "materialized view", "f": "foreign table", "S": "sequence", "t": "TOAST table"}
 _LEFT_OUT = ("pg_catalog", "information_schema")
@@ -108,6 +120,25 @@ def look_up(cursor: Cursor, found: FoundRelation, source_name: str) -> Table:
         numbers=tuple(sent),
     )
     return Table(relation, columns)
+
+
+def outdated_values(
+    cursor: Cursor, found: FoundRelation, expressions: Iterable[int]
+) -> tuple[list[str], str]:
+    """Return stored generated columns that may have been computed by what was replaced since, and a
+    query that returns for each whether it has values that its expression does not give now.
+
+    expressions: oids in pg_attrdef of those in use.
+    """
+    cursor.execute(_REPLACEABLE, (found.oid, list(expressions), FIRST_USERS_OID))
+    columns = cursor.fetchall()
+    table = f"{quote_name(found.schema)}.{quote_name(found.name)}"
+    questions = (
+        f"EXISTS (SELECT FROM {table} WHERE ({quote_name(name)})::text"
+        f" IS DISTINCT FROM (({expression})::{type})::text) AS v{i}"
+        for i, (name, expression, type) in enumerate(columns)
+    )
+    return [name for name, _, _ in columns], f"SELECT {', '.join(questions)}"
 
 
 def _as_stored(text: str, column: Field) -> str:

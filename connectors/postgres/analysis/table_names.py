@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from psycopg2.extensions import cursor as Cursor
 
+from connectors.postgres.replication.used_objects import UsedObject
+
 _MAY_READ_CONTROL = "SELECT has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')"
 _SERVER = """
 SELECT concat_ws('/', s.system_identifier, d.oid)
@@ -46,15 +48,19 @@ class TableNames:
 
 @dataclass(frozen=True)
 class KnownNames:
-    """The names of tables at one moment.
+    """What a query's names stand for at one moment.
 
     server: which server and database, "" if unavailable. listed: of a query whose columns a new
     column of a table would change, as in SELECT *, PostgreSQL's own text with all columns listed.
+    objects: what the query rests on besides tables; None if that was not recorded. text:
+    PostgreSQL's own text of the query, where its constants may be values of enums.
     """
 
     server: str = ""
     tables: tuple[TableNames, ...] = ()
     listed: str = ""
+    objects: tuple[UsedObject, ...] | None = None
+    text: str = ""
 
 
 UNKNOWN = KnownNames()
@@ -63,8 +69,6 @@ UNKNOWN = KnownNames()
 def read_names(cursor: Cursor, oids: Iterable[int]) -> KnownNames:
     """Return the current names of these tables; dropped ones are absent. psycopg2.Error."""
     requested = sorted(set(oids))
-    if not requested:
-        return KnownNames()
     cursor.execute(_MAY_READ_CONTROL)
     if not (cursor.fetchone() or (False,))[0]:
         return KnownNames()

@@ -141,7 +141,7 @@ class RemoteSource:
                 # Before the slot, which decodes by the catalog that it begins with.
                 source.watch([wire])
             source.ensure_slot()
-            _, now = catalog.read([wire.oid], {})
+            now = catalog.read([wire.oid], {}).tables
             if wire.oid not in now:
                 raise _no_table(table, relation)
             position = position_at(source.heartbeat(), source.identity())
@@ -243,7 +243,7 @@ def _about(relation: Relation) -> Iterator[None]:
 
 def _facts(session: Session, catalog: TableCatalog, table: TableOptions) -> TableFacts:
     found = session.rows(_OID, (table.schema, table.table), doing="cannot read the catalog")
-    facts = catalog.read([found[0][0]], {})[1].get(found[0][0]) if found else None
+    facts = catalog.read([found[0][0]], {}).tables.get(found[0][0]) if found else None
     if facts is None:
         raise _no_table(table)
     return facts

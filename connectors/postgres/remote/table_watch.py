@@ -56,7 +56,7 @@ class RemoteTables:
         self._catalog = catalog
         self._digest: int | None = None
         oids = [table.facts.oid for table in self.known.values()]
-        _, now = catalog.read(oids, {t.facts.oid: t.facts for t in self.known.values()})
+        now = catalog.read(oids, {t.facts.oid: t.facts for t in self.known.values()}).tables
         self.declared: dict[int, Relation] = {}
         self.wires: list[Relation] = []
         for relation in relations:
@@ -82,7 +82,8 @@ class RemoteTables:
         digest = self._catalog.digest(before)
         if digest == self._digest:
             return None
-        digest, now = self._catalog.read(list(before), before)
+        read = self._catalog.read(list(before), before)
+        now = read.tables
 
         def is_reported(xid: int, oid: int) -> bool:
             return reports(xid, oid, self._catalog.write_marker())
@@ -104,7 +105,7 @@ class RemoteTables:
             name: KnownTable(facts, _shapes(facts, self.known[name].shapes), marker)
             for name, facts in changed.items()
         }
-        return Found(digest, tables)
+        return Found(read.digest, tables)
 
     def accept(self, found: Found) -> dict[str, bytes]:
         """Decode by what was found; return the notes to store with the next batch."""

@@ -10,7 +10,7 @@ PostgreSQL manual, "System Catalogs", "Explicit Locking"; CommitTransaction in x
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -22,6 +22,13 @@ from psycopg2.extensions import cursor as Cursor
 
 from connectors.postgres.evaluation.restricted_source import RestrictedTable, is_foreign
 from connectors.postgres.replication.publication import VERSION_OF, sent_columns, withheld
+from connectors.postgres.replication.used_objects import (
+    CATALOGS,
+    VERSIONS,
+    UsedObject,
+    by_catalog,
+    read_objects,
+)
 from connectors.postgres.session.liveness_watchdog import Watched
 from connectors.postgres.session.lsn import parse_lsn
 from connectors.postgres.session.session import Session, connect, translated
@@ -74,13 +81,23 @@ WHERE l.granted AND l.pid <> pg_backend_pid()
          UNION ALL SELECT r.xmax FROM pg_publication_rel r
          JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = $3))
 """
-# The second statement has the answer of the first too, so that both take one round trip; it sees
+# The last statement has the answers of the others too, so that all take one round trip; it sees
 # what was committed before it began.
+_HELD = "nullif(current_setting('tidemark.holders', true), '')::int[]"
+_OBJECTS = f"""
+SELECT set_config('tidemark.objects', coalesce(v.total, 0)::text, false),
+  set_config('tidemark.holders', ({_HELD} || CASE WHEN v.changed_by IS NOT NULL THEN (
+    SELECT array_agg(l.pid) FROM pg_locks l WHERE l.granted AND l.pid <> pg_backend_pid()
+      AND l.locktype = 'transactionid' AND l.transactionid = ANY (v.changed_by)) END)::text, false)
+FROM ({VERSIONS}) AS v (total, changed_by)
+"""
 _PREPARE = f"""
 PREPARE tidemark_holders (oid[], oid[], name) AS
-SELECT set_config('tidemark.holders', ({_HOLDERS})::text, false);
+SELECT set_config('tidemark.holders', ({_HOLDERS})::text, false),
+  set_config('tidemark.objects', '0', false);
+PREPARE tidemark_objects ({", ".join("oid[]" for _ in CATALOGS)}) AS {_OBJECTS};
 PREPARE tidemark_digest (oid[], name) AS
-SELECT ({_DIGEST}), nullif(current_setting('tidemark.holders', true), '')::int[]
+SELECT ({_DIGEST}) + current_setting('tidemark.objects', true)::numeric, {_HELD}
 """
 _COMMITTING = """
 SELECT count(*) FROM pg_stat_activity WHERE pid = ANY (%s) AND wait_event = 'SyncRep'
@@ -124,6 +141,8 @@ _UNREADABLE = (psycopg2.errors.InsufficientPrivilege, psycopg2.errors.LockNotAva
 # Rows from before a table became a partition lie at its beginning, where there was space.
 _FIRST_PAGES = "{at} < '(1000,0)'::tid"
 _XID_MASK = (1 << 32) - 1
+# What identifies a used object.
+ObjectKey = tuple[str, int]
 # How long a commit may take, without and with synchronous standbys.
 _ENDS_S, _SYNCHRONOUS_S = 0.25, 30.0
 _PAUSES_S = (0.001, 0.02)
@@ -201,45 +220,68 @@ class TableFacts:
         return tuple(found.get(name, 0) for name in names)
 
 
+@dataclass(frozen=True)
+class CatalogSnapshot:
+    """The catalog's facts at one moment: tables by oid, and what queries rest on besides."""
+
+    digest: int
+    tables: Mapping[int, TableFacts]
+    objects: Mapping[ObjectKey, UsedObject] = field(default_factory=dict)
+
+
 class TableCatalog:
-    """Reads the facts of one database's tables, in sessions of the process's pool. One thread."""
+    """Reads the facts of one database's tables, and of objects that queries rest on, in sessions of
+    the process's pool. One thread."""
 
     def __init__(self, dsn: str, publication: str) -> None:
         self._session = Session(dsn)
         self._publication = publication
-        # For which tables, and the statements that return their holders and digest.
+        # For which tables and objects, and the statements that return their holders and digest.
         self._known: tuple[object, bytes] = None, b""
 
-    def digest(self, previous: Mapping[int, TableFacts]) -> int:
-        """Return a number that differs when any fact of these tables may differ.
+    def digest(
+        self, previous: Mapping[int, TableFacts], objects: Collection[ObjectKey] = ()
+    ) -> int:
+        """Return a number that differs when any fact of these tables or objects may differ.
 
         Waits briefly for sessions that are changing one of them: they may be committing.
         """
         tables = [*previous, *(part for facts in previous.values() for part in facts.parts)]
         above = [oid for oid, facts in previous.items() if facts.kind == "p"]
-        return self._run(lambda cursor: self._digest_now(cursor, (list(previous), tables, above)))
+        oids = list(previous), tables, above
+        return self._run(lambda cursor: self._digest_now(cursor, oids, objects))
 
     def read(
-        self, oids: Sequence[int], before: Mapping[int, TableFacts]
-    ) -> tuple[int, dict[int, TableFacts]]:
-        """Return (digest, facts by oid) of the existing tables, at one moment.
+        self,
+        oids: Sequence[int],
+        before: Mapping[int, TableFacts],
+        objects: Collection[ObjectKey] = (),
+    ) -> CatalogSnapshot:
+        """Return the existing ones of these tables and objects, at one moment.
 
         before: the previous facts, against which partitions are judged.
         """
-        digest, found = self._run(lambda cursor: self._read(cursor, oids, before))
-        return digest, {oid: facts for oid, facts in found.items() if facts is not None}
+        return self._run(lambda cursor: self._read(cursor, oids, before, objects))
 
     def _read(
-        self, cursor: Cursor, oids: Sequence[int], before: Mapping[int, TableFacts]
-    ) -> tuple[int, dict[int, TableFacts | None]]:
+        self,
+        cursor: Cursor,
+        oids: Sequence[int],
+        before: Mapping[int, TableFacts],
+        objects: Collection[ObjectKey],
+    ) -> CatalogSnapshot:
         cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
             cursor.execute(
                 f"SET LOCAL search_path = pg_temp; SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'"
             )
-            digest = self._digest(cursor, oids)
+            digest = self._digest(cursor, oids, objects)
             types = ColumnTypes(cursor)
-            return digest, {o: self._table(cursor, types, o, before.get(o)) for o in oids}
+            found = ((o, self._table(cursor, types, o, before.get(o))) for o in oids)
+            tables = {oid: facts for oid, facts in found if facts is not None}
+            return CatalogSnapshot(
+                digest, tables, {o.key: o for o in read_objects(cursor, objects)}
+            )
         finally:
             with suppress(psycopg2.Error):
                 cursor.execute("ROLLBACK")
@@ -257,12 +299,17 @@ class TableCatalog:
         """End the idle sessions there; the next question opens another."""
         self._session.close()
 
-    def _digest_now(self, cursor: Cursor, oids: tuple[list[int], list[int], list[int]]) -> int:
+    def _digest_now(
+        self,
+        cursor: Cursor,
+        oids: tuple[list[int], list[int], list[int]],
+        objects: Collection[ObjectKey],
+    ) -> int:
         """Return the digest of tables once nobody may be committing a change of them.
 
         oids: the tables; these and their partitions; those that have partitions.
         """
-        statements = self._statements(cursor, oids)
+        statements = self._statements(cursor, oids, objects)
         started, backoff = time.monotonic(), Backoff(*_PAUSES_S)
         while True:
             cursor.execute(statements)
@@ -274,20 +321,35 @@ class TableCatalog:
                 cursor.execute(_COMMITTING, (holders,))
                 if waited > _SYNCHRONOUS_S or cursor.fetchone() == (0,):
                     # One that has committed since was seen as a holder.
-                    return self._digest(cursor, oids[0])
+                    return self._digest(cursor, oids[0], objects)
             time.sleep(backoff.next_s())
 
-    def _statements(self, cursor: Cursor, oids: tuple[list[int], list[int], list[int]]) -> bytes:
-        """Return both statements for these tables: mostly those of the last call."""
-        if self._known[0] != oids:
+    def _statements(
+        self,
+        cursor: Cursor,
+        oids: tuple[list[int], list[int], list[int]],
+        objects: Collection[ObjectKey],
+    ) -> bytes:
+        """Return the statements for these tables and objects: mostly those of the last call."""
+        if self._known[0] != (oids, objects):
             of, tables, above = map(_array, oids)
             publication = self._publication
-            both = cursor.mogrify(
-                "EXECUTE tidemark_holders (%s, %s, %s); EXECUTE tidemark_digest (%s, %s)",
-                (tables, above, publication, of, publication),
+            holders = cursor.mogrify(
+                "EXECUTE tidemark_holders (%s, %s, %s); ", (tables, above, publication)
             )
-            self._known = oids, both
+            digest = self._of_versions(cursor, of, objects)
+            self._known = (oids, objects), holders + digest
         return self._known[1]
+
+    def _of_versions(self, cursor: Cursor, tables: str, objects: Collection[ObjectKey]) -> bytes:
+        """Return the statements of the digest. Most views use no objects: they are not asked."""
+        versions = b""
+        if objects:
+            marks = ", ".join("%s" for _ in CATALOGS)
+            arrays = tuple(map(_array, by_catalog(objects)))
+            versions = cursor.mogrify(f"EXECUTE tidemark_objects ({marks}); ", arrays)
+        digest = cursor.mogrify("EXECUTE tidemark_digest (%s, %s)", (tables, self._publication))
+        return versions + digest
 
     def _run(self, act: Callable[[Cursor], T]) -> T:
         def prepared(session: Watched) -> T:
@@ -300,8 +362,9 @@ class TableCatalog:
         with translated("source", "cannot read the catalog about the tables of the views"):
             return self._session.run(prepared)
 
-    def _digest(self, cursor: Cursor, oids: Sequence[int]) -> int:
-        cursor.execute("EXECUTE tidemark_digest (%s, %s)", (_array(oids), self._publication))
+    def _digest(self, cursor: Cursor, oids: Sequence[int], objects: Collection[ObjectKey]) -> int:
+        cursor.execute("SELECT set_config('tidemark.objects', '0', false)")
+        cursor.execute(self._of_versions(cursor, _array(oids), objects))
         return int((cursor.fetchone() or (0,))[0])
 
     def _table(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from connectors.postgres.analysis.table_names import KnownNames, TableNames
 from connectors.postgres.replication.table_facts import ColumnFacts, PartFacts, TableFacts
+from connectors.postgres.replication.used_objects import UsedObject
 from connectors.postgres.replication.wire_shapes import KnownTable, ShapeColumn
 from connectors.sink import Handover, SinkRepair, SinkTable, ViewChange
 from dataflow import errors
@@ -115,7 +116,8 @@ _PLANS = (
 )
 _VIEWS = (
     _type("view.table", SinkTable, "schema name fields key final"),
-    _type("view.names", KnownNames, "server tables listed"),
+    _type("view.names", KnownNames, "server tables listed objects text"),
+    _type("view.used_object", UsedObject, "catalog oid kind name content labels is_direct"),
     _type("view.table_names", TableNames, "oid schema name columns"),
     _type(
         "view.definition",

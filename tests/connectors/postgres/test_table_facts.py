@@ -174,11 +174,12 @@ def judge(database: Database, statements: str) -> tuple[list[str], list[str]]:
     oids = [r.oid for r in both]
     catalog = TableCatalog(database.dsn, "watched")
     try:
-        digest, before = catalog.read(oids, {})
+        first = catalog.read(oids, {})
+        digest, before = first.digest, first.tables
         assert digest == catalog.digest(before)
         run(database, statements)
         is_noticed = catalog.digest(before) != digest
-        _, now = catalog.read(oids, before)
+        now = catalog.read(oids, before).tables
     finally:
         catalog.close()
     codes, names = [], []
@@ -249,10 +250,10 @@ def test_the_publication_is_given_to_another_role(every_database: Database) -> N
     catalog = TableCatalog(every_database.dsn, "watched")
     both = relations(every_database)
     oids = [r.oid for r in both]
-    _, before = catalog.read(oids, {})
+    before = catalog.read(oids, {}).tables
 
     def codes() -> list[str]:
-        _, now = catalog.read(oids, before)
+        now = catalog.read(oids, before).tables
         found = [why_lost(r, used(r), before[r.oid], now.get(r.oid)) for r in both]
         return [error.code for error in found if error is not None]
 
@@ -296,9 +297,9 @@ def is_put_right(place: Database) -> bool:
     """Whether publishing the table again leaves nothing wrong."""
     session, catalog = Session(place.dsn), TableCatalog(place.dsn, "watched")
     relation = relations(place)[0]
-    _, before = catalog.read([relation.oid], {})
+    before = catalog.read([relation.oid], {}).tables
     Publication(session, "watched").add([relation.name])
-    _, now = catalog.read([relation.oid], {})
+    now = catalog.read([relation.oid], {}).tables
     kinds = place.rows(
         "SELECT pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,"
         " coalesce(to_jsonb(p) ->> 'pubgencols', 'n') = 'n' FROM pg_publication p"
@@ -342,9 +343,9 @@ def test_a_definition_of_an_older_release(database: Database) -> None:
     database.execute(TABLES)
     relation = replace(relations(database)[0], numbers=())
     catalog = TableCatalog(database.dsn, "watched")
-    _, before = catalog.read([relation.oid], {})
+    before = catalog.read([relation.oid], {}).tables
     run(database, "ALTER TABLE t RENAME a TO x; ALTER TABLE t RENAME spare TO a")
-    _, now = catalog.read([relation.oid], before)
+    now = catalog.read([relation.oid], before).tables
     catalog.close()
     there = (before[relation.oid], now[relation.oid])
     assert why_lost(relation, used(relation), *there) is None
