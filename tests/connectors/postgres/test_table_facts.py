@@ -226,9 +226,9 @@ def test_the_row_type_is_another_one(database: Database, statements: str) -> Non
     assert whole_rows(database, "SELECT count(*) AS n, ROW(t.*)::text AS s FROM t GROUP BY 2") == ()
     ((row,),) = found
     catalog = TableCatalog(database.dsn, "watched")
-    _, before = catalog.read([table.oid], {})
+    before = catalog.read([table.oid], {}).tables
     run(database, statements)
-    _, now = catalog.read([table.oid], before)
+    now = catalog.read([table.oid], before).tables
     catalog.close()
     facts = before[table.oid], now[table.oid]
     error = why_lost(table, used(table), *facts, row=row)
