@@ -216,10 +216,11 @@ class Epochs:
         """Take out the views whose tables changed while this epoch was stepped; return these too.
 
         PostgreSQL evaluates under the names of its present catalog. So a failure may only show
-        that these changed, and whole rows of before a change may have got names of after it.
+        that these changed, and rows of before a change may have got names and values of after it.
         """
         views = self._engine.views.values()
-        if not self._engine.has_refused and not any(d.plan.row_types for d in views):
+        rests = any(d.plan.row_types or d.names.objects for d in views)
+        if not (rests or self._engine.has_refused):
             return epoch, []
         taken = self._schema_recovery.take_out_changed()
         return epoch.without({d.table.relation for d in taken}) if taken else epoch, taken
