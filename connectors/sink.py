@@ -313,8 +313,24 @@ class SinkEpoch:
         return replace(found, ddl=replace(found.ddl, refusals=refusals))
 
 
-# The code of a view that only lacks its initial rows: it is rebuilt automatically.
-NOT_STAGED = "sink.not_staged"
+# The codes of views that the sink refuses for now: they are rebuilt automatically. One lacks its
+# initial rows; the table of the other is locked by somebody else.
+NOT_STAGED, LOCKED = "sink.not_staged", "sink.locked"
+REBUILT = frozenset({NOT_STAGED, LOCKED})
+
+
+@dataclass(frozen=True)
+class TableState:
+    """A view's table as it is now.
+
+    error: what somebody has changed of it by hand. has_triggers: users have some on it.
+    is_unguarded: an older version made it, and everybody may still write to it.
+    """
+
+    relation: RelationName
+    error: TidemarkError | None = None
+    has_triggers: bool = False
+    is_unguarded: bool = False
 
 
 class SinkChanged(TemporaryError):

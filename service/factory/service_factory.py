@@ -25,6 +25,7 @@ from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from connectors.postgres.schema.lease import Claim
 from connectors.postgres.session.session import redact
 from connectors.postgres.sink.postgres_sink import PostgresSink
+from connectors.postgres.sink.table_inspector import TableInspector
 from connectors.postgres.sink.view_tables import ViewTables
 from connectors.postgres.source import PostgresSource
 from connectors.shuffle_storage import Exchange, open_exchange, url_below
@@ -127,7 +128,14 @@ class ServiceFactory:
 
     def sink(self) -> PostgresSink:
         """Return a new session on the sink, which writes under this service's claim."""
-        return PostgresSink(self.settings.sink, key=self.settings.sink_key, claim=self.claim)
+        settings = self.settings
+        return PostgresSink(
+            settings.sink, key=settings.sink_key, claim=self.claim, lock_s=settings.sink_lock_s
+        )
+
+    def table_inspector(self, control: Control) -> TableInspector:
+        """Return what looks at the views' tables, by a session on the control tables."""
+        return TableInspector(control.execute, self.claim.sink_application)
 
     def sink_of(self, group: str) -> PostgresSink:
         """Return a new session on the sink, for the views of one group."""

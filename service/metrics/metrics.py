@@ -87,6 +87,8 @@ class PipelineMetrics:
         self.source_position = 0
         self.source_error = ""
         self.sink_error = ""
+        # Whose lock an epoch waits for; the pipeline's thread sets it, the other is the writer's.
+        self.sink_wait = ""
         self.sink_stalled_s = 0.0
         self.sources: dict[str, dict[str, object]] = {}
         self.views: dict[str, dict[str, int]] = {}
@@ -174,7 +176,7 @@ class PipelineMetrics:
             "position": self.position,
             "source_position": self.source_position,
             "source_error": self.source_error,
-            "sink_error": self.sink_error,
+            "sink_error": self.sink_wait or self.sink_error,
             "sink_stalled_s": round(self.sink_stalled_s, 1),
             "lag_seconds": self.shown.lag_seconds,
             "database": self._database(),

@@ -17,6 +17,7 @@ from service.pipeline.reconciler import CatalogReconciler
 from service.pipeline.sink_mute import SinkMute
 from service.pipeline.sink_refusals import SinkRefusals
 from service.pipeline.sink_rewind import SinkRewind
+from service.pipeline.sink_watch import SinkWatch
 from service.pipeline.source_subscriptions import SourceSubscriptions
 from service.pipeline.view_failures import Failures
 from service.pipeline.view_replacement import ViewReplacement
@@ -48,6 +49,7 @@ class BuildJoin:
         staging: PostgresSink,
         store: Store,
         waiting: Waiting,
+        sink_watch: SinkWatch,
     ) -> None:
         self._engine = engine
         self._epochs = epochs
@@ -64,6 +66,7 @@ class BuildJoin:
         self._staging = staging
         self._store = store
         self._waiting = waiting
+        self._sink_watch = sink_watch
 
     def advance_builds(self) -> None:
         """Let builds catch up, and join those that are complete."""
@@ -107,6 +110,7 @@ class BuildJoin:
 
     def _end_build(self, identity: str) -> None:
         self._waiting.forget(identity)
+        self._sink_watch.forget(identity)
         build = self._builds.withdraw(identity)
         build.close()
         self._engine.forget_build(build.definition)
@@ -145,6 +149,8 @@ class BuildJoin:
                 build.cancel()
             if build.is_cancelled:
                 return
+        if self._is_held(build):
+            return
         why_not = self._replacement.why_not(build)
         if why_not is not None:
             build.fail(why_not)
@@ -156,7 +162,7 @@ class BuildJoin:
                     for rows in self._staging.read_rows(self._engine.views[parent].table):
                         build.add(view.step({parent: rows}))
                         self._store.relieve()
-        except ViewError as error:
+        except (ViewError, TemporaryError) as error:
             build.fail(error)
             return
         except SinkError as error:
@@ -173,12 +179,25 @@ class BuildJoin:
         self._epochs.finish(epoch, sync=bool(epoch.ddl.changes))
         failpoint("view.join.after")
         self._waiting.forget(identity)
+        self._sink_watch.forget(identity)
         self._reconciler.joined(build, epoch.progress.epoch)
         build.close()
         self._subscriptions.complete_failed(failed)
         if read_before:
             self._subscriptions.release(read_before)
         log.info("view.joined", view=view.definition.table.title, epoch=epoch.progress.epoch)
+
+    def _is_held(self, build: ViewBuild) -> bool:
+        """Return whether others hold locks that this epoch, and so all views, would wait for."""
+        identity = build.definition.identity
+        tables = [self._engine.views[parent].table for parent in build.definition.parents()]
+        live = build.live_version
+        tables.append(build.definition.table if live is None else live.before)
+        is_held = self._sink_watch.is_held(identity, tables)
+        why = self._sink_watch.held(identity)
+        if why is not None:
+            self._waiting.note(identity, why)
+        return is_held
 
 
 def _reported_error(end: Cancelled | Failed | None) -> TidemarkError | None:

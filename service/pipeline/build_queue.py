@@ -16,6 +16,7 @@ from service.pipeline.followed_database import FollowedDatabase
 from service.pipeline.postponed_builds import PostponedBuilds
 from service.pipeline.reconciler import CatalogReconciler
 from service.pipeline.sink_rewind import SinkRewind
+from service.pipeline.sink_watch import SinkWatch
 from service.runtime.log import log
 from service.runtime.runtime import Runtime
 from service.views.wait_reasons import WAITS_S, Waiting, waits_for
@@ -39,6 +40,7 @@ class BuildQueue:
         start: BuildStart,
         waiting: Waiting,
         postponed: PostponedBuilds,
+        sink_watch: SinkWatch,
         runtime: Runtime,
     ) -> None:
         self._epochs = epochs
@@ -49,6 +51,7 @@ class BuildQueue:
         self._start = start
         self._waiting = waiting
         self._postponed = postponed
+        self._sink_watch = sink_watch
         self._runtime = runtime
         self._tried = ""
         self._has_more = self._awaits_space = False
@@ -110,6 +113,8 @@ class BuildQueue:
         for identity, build in self._builds.items():
             if build.is_opening and not build.is_cancelled:
                 self._waiting.note(identity, self._why_opening(identity))
+            elif (held := self._sink_watch.held(identity)) is not None:
+                self._waiting.note(identity, held)
             elif build.error is None:
                 self._waiting.over(identity)
         self._waiting.report()

@@ -40,6 +40,7 @@ from service.pipeline.schema_change_recovery import SchemaChangeRecovery
 from service.pipeline.sink_mute import SinkMute
 from service.pipeline.sink_refusals import SinkRefusals
 from service.pipeline.sink_rewind import SinkRewind
+from service.pipeline.sink_watch import SinkWatch
 from service.pipeline.source_intake import SourceIntake
 from service.pipeline.source_refusal import SourceRefusal
 from service.pipeline.source_reset import SourceReset
@@ -81,7 +82,9 @@ class _Composition:
         self._sink, self._staging = factory.sink(), factory.sink()
         self._tables = factory.view_tables()
         self._builds = Builds()
-        self._reconciler = CatalogReconciler(factory.control(), self._engine, factory)
+        control = factory.control()
+        self._inspector = factory.table_inspector(control)
+        self._reconciler = CatalogReconciler(control, self._engine, factory)
         self._sink_workers = SinkWorkers(factory.control(), self._engine, factory, runtime)
         self._change_logs = ChangeLogs(settings, self._engine, runtime)
         self._wal_retention = WalBudget(settings, factory.new_source(), runtime)
@@ -207,6 +210,17 @@ class _Composition:
             change_logs=self._change_logs,
             subscriptions=self._subscriptions,
         )
+        self._sink_watch = SinkWatch(
+            engine=self._engine,
+            epochs=self._epochs,
+            mute=self._mute,
+            failures=self._failures,
+            subscriptions=self._subscriptions,
+            sink=self._sink,
+            inspector=self._inspector,
+            metrics=self._metrics,
+            runtime=self._runtime,
+        )
 
     def _compose_live_views(self) -> None:
         self._replacement = ViewReplacement(
@@ -260,6 +274,7 @@ class _Composition:
             start=self._start,
             waiting=self._waiting,
             postponed=self._postponed,
+            sink_watch=self._sink_watch,
             runtime=self._runtime,
         )
         self._join = BuildJoin(
@@ -278,6 +293,7 @@ class _Composition:
             staging=self._staging,
             store=self._store,
             waiting=self._waiting,
+            sink_watch=self._sink_watch,
         )
 
     def _compose_catalog(self) -> None:
@@ -292,6 +308,7 @@ class _Composition:
             staging=self._staging,
             start=self._start,
             waiting=self._waiting,
+            sink_watch=self._sink_watch,
         )
         self._handovers = ViewHandovers(
             engine=self._engine,
@@ -323,6 +340,8 @@ class _Composition:
             sink_workers=self._sink_workers,
             change_logs=self._change_logs,
             handovers=self._handovers,
+            waiting=self._waiting,
+            sink_watch=self._sink_watch,
             group=self._settings.group,
         )
 
@@ -369,7 +388,9 @@ class _Composition:
             external_sources=self._external_sources,
             checkpoints=self._checkpoints,
         )
-        return Upkeep(state_sync, report, self._settings.sync_interval_s, self._runtime)
+        return Upkeep(
+            state_sync, self._sink_watch, report, self._settings.sync_interval_s, self._runtime
+        )
 
     def _new_intake(self, report: PipelineReport) -> SourceIntake:
         return SourceIntake(

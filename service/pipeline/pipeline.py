@@ -19,6 +19,7 @@ from service.pipeline.pipeline_report import PipelineReport
 from service.pipeline.reconciler import CatalogReconciler
 from service.pipeline.sink_mute import SinkMute
 from service.pipeline.sink_refusals import SinkRefusals
+from service.pipeline.sink_watch import SinkWatch
 from service.pipeline.source_intake import SourceIntake
 from service.pipeline.source_refusal import SourceRefusal
 from service.pipeline.source_subscriptions import SourceSubscriptions
@@ -181,16 +182,18 @@ class SinkTurn:
 
 
 class Upkeep:
-    """What is done from time to time: the sync of the state, figures and reports."""
+    """What is done from time to time: the sync of the state, a look at the sink, and reports."""
 
     def __init__(
         self,
         state_sync: StateSync,
+        watch: SinkWatch,
         report: PipelineReport,
         sync_interval_s: float,
         runtime: Runtime,
     ) -> None:
         self._state_sync = state_sync
+        self._watch = watch
         self._report = report
         self._sync_interval_s = sync_interval_s
         self._synced_at = runtime.monotonic()
@@ -207,4 +210,5 @@ class Upkeep:
             self._state_sync.run()
         if now - self._reported_at > REPORT_S:
             self._reported_at = now
+            self._watch.run()
             self._report.run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from connectors.postgres.sink.postgres_sink import PostgresSink
-from connectors.sink import NOT_STAGED
+from connectors.sink import REBUILT
 from service.backfill.builds import Builds
 from service.pipeline.epochs import Epochs
 from service.pipeline.source_subscriptions import SourceSubscriptions
@@ -42,7 +42,7 @@ class SinkRefusals:
             # Rows that do not fit may be those of a changed table.
             self._subscriptions.note_changes()
         for error in errors:
-            if error.code == NOT_STAGED:
+            if error.code in REBUILT:
                 failed = self._failures.degrade(self._failures.readers_of(error.relation), error)
             else:
                 failed = self._failures.fail_readers(error)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from connectors.postgres.catalog.catalog import ViewRow
 from connectors.postgres.sink.postgres_sink import PostgresSink
+from connectors.sink import SinkTable
 from dataflow.errors import TemporaryError
 from dataflow.schema import Relation
 from service.backfill.builds import Builds
@@ -17,6 +18,7 @@ from service.pipeline.build_start import BuildStart
 from service.pipeline.epochs import Epochs
 from service.pipeline.external_snapshots import ExternalSnapshots
 from service.pipeline.reconciler import CatalogReconciler
+from service.pipeline.sink_watch import SinkWatch
 from service.pipeline.source_subscriptions import SourceSubscriptions
 from service.runtime.log import log
 from service.sinks.sink_workers import SinkWorkers
@@ -40,6 +42,7 @@ class ViewDrops:
         staging: PostgresSink,
         start: BuildStart,
         waiting: Waiting,
+        sink_watch: SinkWatch,
     ) -> None:
         self._engine = engine
         self._epochs = epochs
@@ -53,18 +56,22 @@ class ViewDrops:
         self._waiting = waiting
         # Of views that are out of the state, by identity: still to be released.
         self._unreleased: dict[str, Sequence[Relation]] = {}
+        self._sink_watch = sink_watch
 
     def drop(self, row: ViewRow) -> None:
         """Drop a view, or cancel its build first; called again until the catalog has no row."""
-        self._waiting.forget(row.identity)
         self._start.forget(row.identity)
         self._external_snapshots.snapshot_offsets.forget(row.identity)
         build = self._builds.get(row.identity)
         if build is not None:
+            self._waiting.forget(row.identity)
             build.cancel()
             return
         if not self._epochs.is_sink_drained() or self._reconciler.is_renamed(row):
             return
+        if self._is_held(row):
+            return
+        self._waiting.forget(row.identity)
         # The catalog last: once the drop is reported, nothing of the view is left at the source.
         relations = self._take_out(row) or self._unreleased.pop(row.identity, ())
         try:
@@ -76,7 +83,16 @@ class ViewDrops:
             log.warning("drop.retry", view=row.title, code=error.code, why=error.described)
             return
         self._reconciler.drop(row, self._staging)
+        self._sink_watch.forget(row.identity)
         log.info("view.dropped", view=row.title)
+
+    def _is_held(self, row: ViewRow) -> bool:
+        """Return whether others hold locks on the view's table: dropping it would wait for them."""
+        is_held = self._sink_watch.is_held(row.identity, [SinkTable(row.schema, row.name, (), ())])
+        why = self._sink_watch.held(row.identity)
+        if why is not None:
+            self._waiting.note(row.identity, why)
+        return is_held
 
     def remove(self, row: ViewRow) -> None:
         """Remove a view from state, sink and catalog; its relations are unchanged."""

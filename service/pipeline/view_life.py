@@ -5,6 +5,8 @@ Invariant: a pause or a new name waits until the sink has every epoch before it.
 
 from __future__ import annotations
 
+from connectors.postgres.catalog.catalog import ViewRow
+from connectors.sink import SinkTable
 from dataflow.errors import TidemarkError
 from service.backfill.builds import Builds
 from service.engine.engine import Engine
@@ -14,6 +16,7 @@ from service.pipeline.epochs import Epochs
 from service.pipeline.reconciler import CatalogReconciler
 from service.pipeline.sink_mute import SinkMute
 from service.pipeline.sink_rewind import SinkRewind
+from service.pipeline.sink_watch import SinkWatch
 from service.pipeline.source_reset import SourceReset
 from service.pipeline.source_subscriptions import SourceSubscriptions
 from service.pipeline.view_drops import ViewDrops
@@ -24,6 +27,7 @@ from service.runtime.log import log
 from service.runtime.settings import DEFAULT_GROUP
 from service.sinks.sink_workers import SinkWorkers
 from service.subscriptions.change_log_writers import ChangeLogs
+from service.views.wait_reasons import Waiting
 
 
 class ViewLife:
@@ -52,6 +56,8 @@ class ViewLife:
         sink_workers: SinkWorkers,
         change_logs: ChangeLogs,
         handovers: ViewHandovers,
+        waiting: Waiting,
+        sink_watch: SinkWatch,
         group: str,
     ) -> None:
         self._engine = engine
@@ -70,6 +76,8 @@ class ViewLife:
         self._sink_workers = sink_workers
         self._change_logs = change_logs
         self._handovers = handovers
+        self._waiting = waiting
+        self._sink_watch = sink_watch
         self._group = group
         self._renaming: set[str] = set()
         self.is_unused = False
@@ -114,7 +122,7 @@ class ViewLife:
             if not self._reconciler.is_desired(build):
                 build.cancel()
         paused = self._reconciler.to_pause()
-        renamed = [r for r in self._reconciler.to_rename() if r.identity not in self._builds]
+        renamed = [r for r in self._reconciler.to_rename() if self._is_renamable(r)]
         if self._is_sink_elsewhere or not (paused or renamed):
             return
         if not (self._epochs.is_sink_drained() and self._sink_workers.are_listed):
@@ -135,6 +143,21 @@ class ViewLife:
                 else:
                     self._renaming.discard(row.identity)
                     self._reconciler.abandon(row, error)
+
+    def _is_renamable(self, row: ViewRow) -> bool:
+        """Return whether nothing else is done with a view, and nobody holds a lock on its table:
+        all views would wait for it.
+        """
+        if row.identity in self._builds:
+            return False
+        table = SinkTable(row.schema, row.name, (), ())
+        if not self._sink_watch.is_held(row.identity, [table]):
+            self._sink_watch.forget(row.identity)
+            return True
+        why = self._sink_watch.held(row.identity)
+        if why is not None:
+            self._waiting.note(row.identity, why)
+        return False
 
     def _attach_sinks(self) -> None:
         """Start the requested additional sinks, once the state is on disk."""

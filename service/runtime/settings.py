@@ -84,7 +84,8 @@ class Settings(BaseModel):
     wal_alarm_percent of it an alarm is raised. At the budget, wal_limit decides: "warn" keeps the
     slot, "release" drops it, and the views must then be created again. sink_budget_mb: how much of
     the state may wait for an additional sink. sink_retention_mb: how much data acknowledged by the
-    sink is retained for a sink rewind.
+    sink is retained for a sink rewind. sink_lock_s: how long an epoch waits for a lock on a view's
+    table; then the view is set aside.
 
     changes_retention_s: how long a subscriber may be disconnected. changes_budget_mb: maximum size
     of a view's retained changes. changes_readers: maximum number of subscribers.
@@ -142,6 +143,7 @@ class Settings(BaseModel):
     wal_limit: Literal["warn", "release"] = "warn"
     sink_budget_mb: int = Field(4_096, ge=1)
     sink_retention_mb: int = Field(16, ge=1)
+    sink_lock_s: float = Field(10.0, gt=0)
     changes_retention_s: int = Field(600, ge=1)
     changes_budget_mb: int = Field(1_024, ge=1)
     changes_readers: int = Field(1_000, ge=1)

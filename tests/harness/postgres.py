@@ -61,6 +61,11 @@ class Database:
         finally:
             connection.close()
 
+    def forge(self, sql: str, parameters: Any = None) -> None:
+        """Write to the tables of views past their guard: as a transaction that is an epoch's."""
+        mark = "SELECT set_config('tidemark.epoch', pg_current_xact_id()::text, true)"
+        self.execute(f"{mark}; {sql}", parameters)
+
     def rows(self, sql: str, parameters: Any = None) -> list[tuple[Any, ...]]:
         """All rows of a query, in a session of its own; see `one_session`."""
         held = getattr(_local, "sessions", None)

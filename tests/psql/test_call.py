@@ -221,14 +221,14 @@ def test_own_writes_are_read(service: RunningService, place: Database) -> None:
 
 
 def test_a_difference_is_an_error(service: RunningService, place: Database) -> None:
-    place.execute("UPDATE _read SET s = s + 1 WHERE a = 1")
+    place.forge("UPDATE _read SET s = s + 1 WHERE a = 1")
     error = refusal(lambda: call(place, "CALL tidemark.verify_view('read')"))
     assert error.pgcode == "XX001"
     assert "code: verify.different" in error.diag.message_detail
     found = place.rows("SELECT result FROM tidemark.my_requests ORDER BY id DESC LIMIT 1")
     told = found[0][0]
     assert (told["result"], told["missing"], told["surplus"]) == ("different", 1, 1)
-    place.execute("UPDATE _read SET s = s - 1 WHERE a = 1")
+    place.forge("UPDATE _read SET s = s - 1 WHERE a = 1")
 
 
 def test_waits_that_cannot_end_well(service: RunningService, place: Database) -> None:

@@ -10,7 +10,7 @@ from connectors.clock.source import ClockSource
 from connectors.partition_cache import OnProgress
 from connectors.postgres.catalog.catalog import SourceRow
 from connectors.postgres.catalog.sink_records import SinkRow
-from connectors.sink import SinkTable
+from connectors.sink import SinkTable, TableState
 from connectors.spark.result import BackfillResult
 from dataflow.errors import TidemarkError
 from dataflow.expressions.evaluator import TimeLimit
@@ -44,6 +44,19 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 PARTS = 2
+
+
+class SimInspector:
+    """Nobody locks a table here; who spoils one is found by the next epoch that changes it."""
+
+    def states(self) -> list[TableState]:
+        return []
+
+    def waits(self) -> str:
+        return ""
+
+    def holders(self, table: SinkTable) -> dict[tuple[int, str], str]:
+        return {}
 
 
 class SimSettings(Settings):
@@ -103,6 +116,9 @@ class SimParts:
 
     def view_tables(self) -> SimTables:
         return SimTables(self._world.database, self._world.faults)
+
+    def table_inspector(self, control: SimControl) -> SimInspector:
+        return SimInspector()
 
     def control(self) -> SimControl:
         return SimControl(self._world.database, self._world.faults)

@@ -62,6 +62,7 @@ class SimSink(Session):
         super().__init__(database, faults)
         self._owner = owner
         self._is_interrupted = self._is_claimed = False
+        self.with_triggers, self.blocked_by = frozenset(), ""
         self._timeline = 0
 
     def claim(self) -> None:

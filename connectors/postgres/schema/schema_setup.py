@@ -16,6 +16,14 @@ from psycopg2.extensions import connection as Connection
 
 from connectors.postgres.schema.history_target import OPEN_EPOCH
 from connectors.postgres.schema.lease import FENCED_STATE
+from connectors.postgres.schema.table_guard import (
+    IS_GUARD,
+    NAME,
+    REFUSED_STATE,
+    SERVER,
+    SHAPE_OF,
+    WITH_TRIGGERS,
+)
 from connectors.postgres.schema.trigger_guard import (
     FOREIGN_STATE,
     STATISTICS_USE_FOREIGN_CODE,
@@ -23,7 +31,7 @@ from connectors.postgres.schema.trigger_guard import (
     TYPES_OF,
     USES_FOREIGN_CODE,
 )
-from connectors.postgres.session.quoting import quote_text
+from connectors.postgres.session.quoting import quote_name, quote_text
 from connectors.postgres.session.session import Session, translated
 from connectors.view_states import DesiredState, ViewState
 from dataflow.errors import SinkError
@@ -43,6 +51,14 @@ PARTS = {
     "doorbell": WAKE_UP,
     "fenced_state": FENCED_STATE,
     "foreign_state": FOREIGN_STATE,
+    "missing_state": MISSING_STATE,
+    "refused_state": REFUSED_STATE,
+    "with_triggers": WITH_TRIGGERS,
+    "guard_name": quote_name(NAME),
+    "is_guard": IS_GUARD,
+    "shape_of_table": SHAPE_OF.format("t.table_oid", "t.view_oid"),
+    "server": SERVER,
+    "shape": SHAPE_OF.format("found.table_oid", "found.view_oid"),
     "trusted_role": TRUSTED,
     "types_of_table": TYPES_OF.format("table_oid"),
     "index_uses_foreign_code": USES_FOREIGN_CODE,

@@ -152,12 +152,18 @@ def is_large(changes: Changes) -> bool:
 
 
 def apply_by_copy(
-    cursor: Any, target: Target, changes: Changes, guard: str = "", past: Past = None
+    cursor: Any,
+    target: Target,
+    changes: Changes,
+    around: tuple[str, str] = ("", ""),
+    past: Past = None,
 ) -> None:
     """Apply each change through a temporary table, inside the caller's transaction.
 
-    guard: the statement to run before each one that changes the target. past: as of `Preparer`.
+    around: statements to run before and after each one that changes the target. past: as of
+    `Preparer`.
     """
+    before, after = around
     cursor.execute("SELECT reltuples FROM pg_class WHERE oid = %s::regclass", (target.sql,))
     total = max(float(cursor.fetchone()[0]), 0.0)
     available = sink_target.changes_of(target)
@@ -175,8 +181,10 @@ def apply_by_copy(
         rows = "pg_temp.tidemark_batch AS u"
         counting = Recorded(*past, letter) if past else sink_target
         counted = counting.counted(change, rows, is_looked_up=is_looked_up)
-        cursor.execute(f"{guard};{counted}")
+        cursor.execute(f"{before};{counted}")
         met = cursor.fetchone()[0]
+        if after:
+            cursor.execute(after)
         if not is_looked_up:
             # Statements planned later in the transaction stay cached for the session, and are for
             # few rows.

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg2
 
 from connectors.postgres.schema.sink_target import target_of
+from connectors.postgres.schema.table_guard import IS_GUARD
 from connectors.postgres.schema.trigger_guard import USES_FOREIGN_CODE
 from connectors.postgres.session.quoting import quote_name, quote_text
 from connectors.sink import SinkTable
@@ -50,7 +51,10 @@ UNION ALL SELECT attname, col_description(attrelid, attnum) FROM pg_attribute
 WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"""
 _LOST = (
     """
-SELECT format('trigger %%I', tgname) FROM pg_trigger WHERE tgrelid = ANY(%s) AND NOT tgisinternal
+SELECT format('trigger %%I', g.tgname) FROM pg_trigger AS g
+    WHERE g.tgrelid = ANY(%s) AND NOT g.tgisinternal AND NOT """
+    + IS_GUARD
+    + """
 UNION ALL SELECT format('constraint %%I', conname) FROM pg_constraint
     WHERE conrelid = ANY(%s) AND contype IN ('c', 'u', 'f', 'x')
 UNION ALL SELECT format('index %%I', c.relname)

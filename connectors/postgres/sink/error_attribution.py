@@ -15,6 +15,7 @@ import psycopg2
 from connectors.postgres.schema.lease import FENCED_STATE
 from connectors.postgres.schema.schema_setup import MISSING_STATE
 from connectors.postgres.schema.sink_target import Target, target_of
+from connectors.postgres.schema.table_guard import IS_GUARD
 from connectors.postgres.schema.trigger_guard import FOREIGN_STATE, foreign_object
 from connectors.postgres.session.quoting import quote_name
 from connectors.postgres.session.session import to_error
@@ -22,6 +23,7 @@ from connectors.postgres.sink.apply_deltas import key_violation, rows_missing
 from connectors.postgres.sink.sink_reader import progress_of
 from connectors.sink import SinkEpoch, SinkLagging, SinkTable
 from dataflow.errors import SinkError, TidemarkError
+from dataflow.schema import VIEW_SOURCE, RelationName
 
 _REBUILD = "rebuild the view, or drop it"
 _TOO_WIDE = "drop the index that was added to the table, or remove wide columns from the view"
@@ -29,6 +31,27 @@ _RIGHTS = ["SELECT", "INSERT", "UPDATE", "DELETE"]
 # Wrong names and types, a relation kind that cannot be written, a stale plan.
 _CHANGED = ("42", "55", "0A")
 _VALUES = ("22", "23", "44", "P0")
+_LOCK_STATE = "55P03"
+_TRIGGERS = f"""
+SELECT g.tgname, quote_ident(p.proname), g.tgtype & 3 = 3 FROM tidemark.tables AS t
+JOIN pg_trigger AS g ON g.tgrelid = t.table_oid JOIN pg_proc AS p ON p.oid = g.tgfoid
+WHERE (t.schema, t.name) = (%s, %s) AND NOT t.is_staged AND NOT g.tgisinternal
+    AND g.tgenabled <> 'D' AND NOT {IS_GUARD} ORDER BY 1
+"""
+_CONSTRAINED = """
+SELECT t.schema, t.name FROM pg_constraint AS k JOIN pg_class AS c ON c.oid = k.conrelid
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+JOIN tidemark.tables AS t ON t.table_oid IN (k.conrelid, k.confrelid) AND NOT t.is_staged
+WHERE (n.nspname, c.relname, k.conname) = (%s, %s, %s) ORDER BY t.table_oid <> k.conrelid
+"""
+# Constraint triggers of users run at once while the faulty view is searched, else at COMMIT, which
+# names no table. A foreign key is not to be checked early: its error names the constraint.
+AT_ONCE = """
+SELECT string_agg(DISTINCT format('%I.%I', n.nspname, k.conname), ', ')
+FROM tidemark.tables AS t JOIN pg_constraint AS k ON k.conrelid = t.table_oid
+JOIN pg_namespace AS n ON n.oid = k.connamespace
+WHERE NOT t.is_staged AND k.contype = 't' AND k.condeferrable
+"""
 
 
 def refusal_of(cursor: Any, key: str, epoch: SinkEpoch, error: psycopg2.Error) -> TidemarkError:
@@ -63,6 +86,66 @@ def refusal_of(cursor: Any, key: str, epoch: SinkEpoch, error: psycopg2.Error) -
         if unwritable is not None:
             return unwritable
     return table_fault(error, f"cannot write epoch {number}")
+
+
+def is_of_statement(error: psycopg2.Error) -> bool:
+    """Return whether a table may have caused an error that counts as temporary.
+
+    That is a lock that somebody holds, or the code of a trigger. The session is still there.
+    """
+    diagnostics = error.diag
+    is_alive = diagnostics.severity_nonlocalized == "ERROR"
+    return is_alive and (error.pgcode == _LOCK_STATE or bool(diagnostics.context))
+
+
+def fault_of(
+    cursor: Any, view: RelationName, error: psycopg2.Error, blocked_by: str
+) -> SinkError | None:
+    """Return the fault of one view's table, if somebody's lock or trigger is the cause.
+
+    The transaction is rolled back. blocked_by: what the epoch has waited for.
+    """
+    title = f"{view.schema}.{view.name}"
+    diagnostics = error.diag
+    # Not one that a trigger raises: PostgreSQL's own timeout.
+    if error.pgcode == _LOCK_STATE and diagnostics.source_function == "ProcessInterrupts":
+        return locked(title, view, blocked_by)
+    context = diagnostics.context or ""
+    cursor.execute(_TRIGGERS, (view.schema, view.name))
+    for trigger, function, is_before_row in cursor.fetchall():
+        is_named = f"{function}(" in context or f'"{function}"' in context
+        if is_named or (is_before_row and error.pgcode == MISSING_STATE):
+            return SinkError(
+                "sink.trigger_failed",
+                f'trigger "{trigger}" on the table of view "{title}" fails',
+                detail=f"{diagnostics.message_primary} ({error.pgcode})",
+                hint="repair or drop the trigger, then rebuild the view; a rebuild makes a new"
+                " table, without triggers",
+                relation=view,
+            )
+    return None
+
+
+def locked(title: str, view: RelationName, blocked_by: str) -> SinkError:
+    """Return the refusal of a view whose table is locked for too long."""
+    return SinkError(
+        "sink.locked",
+        f'the table of view "{title}" is locked by another session',
+        detail=blocked_by,
+        hint="end that transaction; the view is rebuilt once the table is free",
+        relation=view,
+    )
+
+
+def constrained_view(cursor: Any, error: psycopg2.Error) -> RelationName | None:
+    """Return the view whose table a violated constraint belongs to, or refers to."""
+    diagnostics = error.diag
+    names = (diagnostics.schema_name, diagnostics.table_name, diagnostics.constraint_name)
+    if None in names:
+        return None
+    cursor.execute(_CONSTRAINED, names)
+    found = cursor.fetchone()
+    return None if found is None else RelationName(VIEW_SOURCE, *found)
 
 
 def _is_key(cursor: Any, diagnostics: Any) -> bool:

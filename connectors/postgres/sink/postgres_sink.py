@@ -19,10 +19,11 @@ import psycopg2
 from psycopg2 import errors as states
 from psycopg2.extensions import connection as Connection
 
-from connectors.postgres.schema import schema_setup
+from connectors.postgres.schema import schema_setup, table_guard
 from connectors.postgres.schema.lease import Claim, applications_of
-from connectors.postgres.schema.sink_target import Target
+from connectors.postgres.schema.sink_target import WIDE_INDEX, Target
 from connectors.postgres.schema.trigger_guard import Guards, guard_sql, require_ours
+from connectors.postgres.schema.view_status import run_in
 from connectors.postgres.session.backend_probe import end_left
 from connectors.postgres.session.liveness_watchdog import Watched
 from connectors.postgres.session.session import (
@@ -42,10 +43,28 @@ from connectors.postgres.sink.apply_deltas import (
     split_delta,
     take_copied,
 )
-from connectors.postgres.sink.error_attribution import about, reading, refusal_of
+from connectors.postgres.sink.error_attribution import (
+    AT_ONCE,
+    about,
+    constrained_view,
+    fault_of,
+    is_of_statement,
+    locked,
+    reading,
+    refusal_of,
+)
 from connectors.postgres.sink.history_tables import Histories
+from connectors.postgres.sink.lock_waits import holders_of
 from connectors.postgres.sink.rejected_rows import write_rejected
-from connectors.postgres.sink.sink_epoch import WriteContext, begin, deltas_of, flush
+from connectors.postgres.sink.sink_epoch import (
+    COMMIT_WITH_TRIGGERS,
+    PINNED_AGAIN,
+    USERS_TRIGGERS,
+    WriteContext,
+    begin,
+    deltas_of,
+    flush,
+)
 from connectors.postgres.sink.sink_keys import WideKeys, too_wide
 from connectors.postgres.sink.sink_reader import closed_of, progress_of, rows_of, window_edge
 from connectors.sink import Progress, SinkEpoch, SinkTable, Swap, ViewChange
@@ -75,18 +94,30 @@ _BUFFERED_BYTES = 2 << 20
 # Milliseconds to wait for a lock, and seconds that others get then.
 _LOCK_MS = 200
 _PAUSE_S = 1.0
+# Of the search for the view whose table was locked too long.
+_SEARCH_LOCK_S = 1.0
+# What a statement is refused with, for many causes.
+_UNFIT = ("sink.table_missing", "sink.table_changed")
+LOCK_S = 10.0
 
-T = TypeVar("T")
+T = TypeVar("T", Swap, ViewChange)
 
 
 class PostgresSink:
     """The sink of one service; `key` distinguishes services that share a database.
 
     Not for several threads at once, except `stage`, `drop` and the readers, which use separate
-    sessions.
+    sessions. lock_s: how long an epoch waits for one lock.
     """
 
-    def __init__(self, dsn: str, *, key: str = "tidemark", claim: Claim | None = None) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        key: str = "tidemark",
+        claim: Claim | None = None,
+        lock_s: float = LOCK_S,
+    ) -> None:
         self._claim, self._names = claim, applications_of(claim)
         self._dsn = dsn
         self._key = key
@@ -97,6 +128,11 @@ class PostgresSink:
         self._keys = WideKeys()
         self._guards = Guards()
         self._histories = Histories(key)
+        self._lock_s = lock_s
+        # The views on whose tables users have triggers, as of the last look.
+        self.with_triggers: frozenset[RelationName] = frozenset()
+        # Which session holds what an epoch waits for, as of the last look; "" while none does.
+        self.blocked_by = ""
 
     # --- life ------------------------------------------------------------------------------
 
@@ -184,9 +220,18 @@ class PostgresSink:
                     self._write(cursor, epoch, context)
         except psycopg2.Error as error:
             failure = self._failure(session, epoch, error)
-            if not (failure.is_temporary or failure.relation or failure.code == "sink.fenced"):
+            if not session.closed and self._learn_triggers(session):
+                # They may lack only the search path that is theirs.
+                self.write(epoch)
+                return
+            if failure.is_temporary and is_of_statement(error):
+                found = self._find_fault(epoch, context.widened)
+                failure = found if found is not None and found.relation else failure
+            elif not (failure.is_temporary or failure.relation or failure.code == "sink.fenced"):
                 failure = self._find_fault(epoch, context.widened) or failure
-            raise failure from error
+                if failure.relation is None:
+                    failure.relation = constrained_view(session.cursor(), error)
+            raise self._with_its_cause(failure) from error
         except TidemarkError as error:
             self._roll_back(session)
             error.relation = error.relation or context.relation
@@ -213,7 +258,7 @@ class PostgresSink:
                 self._write(cursor, epoch, context)
             return None
         except psycopg2.Error as error:
-            failure = self._failure(session, epoch, error)
+            failure = self._fault(session, context, error) or self._failure(session, epoch, error)
         except TidemarkError as error:
             failure = error
         finally:
@@ -222,6 +267,41 @@ class PostgresSink:
         if context.title:
             self._blame_for_errors(failure, context.title)
         return failure
+
+    def _with_its_cause(self, failure: TidemarkError) -> TidemarkError:
+        """Return what somebody has changed of the table, if a statement does not fit it."""
+        session = self._session
+        if failure.relation is None or failure.code not in _UNFIT or session is None:
+            return failure
+        states = table_guard.read_states(run_in(session.cursor()), WIDE_INDEX)
+        own = (s.error for s in states if s.relation == failure.relation and s.error is not None)
+        return next(own, failure)
+
+    def _learn_triggers(self, session: Connection) -> bool:
+        """Return whether users have put triggers on a table since the last look."""
+        is_new = False
+        with suppress(psycopg2.Error):
+            found = table_guard.with_triggers(session.cursor())
+            is_new = not found <= self.with_triggers
+            self.with_triggers = found
+        return is_new
+
+    def _fault(
+        self, session: Connection, context: WriteContext, error: psycopg2.Error
+    ) -> TidemarkError | None:
+        """Return the fault of the table that was being written, if a lock or a trigger is it."""
+        if context.relation is None or error.diag.severity_nonlocalized != "ERROR":
+            return None
+        self._roll_back(session)
+        return fault_of(session.cursor(), context.relation, error, self.blocked_by)
+
+    def _search(self, cursor: Any) -> None:
+        """Prepare an open transaction for the search: each table fails in its own statements."""
+        cursor.execute(f"SET LOCAL lock_timeout TO {round(1000 * _SEARCH_LOCK_S)}")
+        cursor.execute(AT_ONCE)
+        (names,) = cursor.fetchone()
+        if names:
+            cursor.execute(f"SET CONSTRAINTS {names} IMMEDIATE")
 
     def _blame_for_errors(self, failure: TidemarkError, title: str) -> None:
         """Blame the view for error rows that differ from those it produced."""
@@ -239,11 +319,8 @@ class PostgresSink:
 
     def _write(self, cursor: Any, epoch: SinkEpoch, context: WriteContext) -> None:
         """Statements gather and go to the server together; what needs an answer flushes them."""
-        waiting = begin(self._key, self._claim.token if self._claim else "", epoch)
+        waiting = self._begin(cursor, epoch, context)
         rejected, recorded, is_noted = epoch.rows.rejected, 0, False
-        if epoch.ddl:
-            flush(cursor, waiting)
-            self._change_views(cursor, epoch)
         if epoch.ddl or epoch.rows.final_tables():
             # Readers of final rows need such an epoch even if no row of a table changes.
             if not self._histories.is_known:
@@ -252,7 +329,7 @@ class PostgresSink:
             if is_noted:
                 waiting.append(history_tables.noted(self._key, epoch))
         for table, delta in deltas_of(epoch, context):
-            guard, past = b"", None
+            before, after, past = list[bytes](), list[bytes](), None
             if isinstance(table, Target):
                 target = table
             else:
@@ -266,26 +343,27 @@ class PostgresSink:
                         waiting.append(history_tables.noted(self._key, epoch))
                         is_noted = True
                     recorded += len(delta)
-                if self._guards.covers(cursor, table):
-                    guard = guard_sql(table, writes=True).encode()
-                    if table in context.widened:
-                        flush(cursor, [guard])
+                before, after = self._around(cursor, table)
+                if table in context.widened and not after:
+                    flush(cursor, before[:])
                 target = self._keys.target(cursor, table, context.widened)
             changes = split_delta(target, delta)
             copied = [] if past else take_copied(target, changes)
             is_copied = not isinstance(table, Target) and self._guards.is_copied(table)
             if is_copied or is_large(changes):
                 flush(cursor, waiting)
-                apply_by_copy(cursor, target, changes, guard.decode(), past)
+                around = b";".join(before).decode(), b";".join(after).decode()
+                apply_by_copy(cursor, target, changes, around, past)
             else:
                 statements = self._preparer.statements(cursor, target, changes, past)
                 # Before each of them: somebody may have been waited for in the one before.
-                waiting += [s for one in statements for s in ((guard, one) if guard else (one,))]
+                waiting += [s for one in statements for s in (*before, one, *after)]
                 if copied or context.is_searched or sum(map(len, waiting)) > _BUFFERED_BYTES:
                     flush(cursor, waiting)
             for _, columns, n in copied:
-                flush(cursor, [guard] if guard else [])
+                flush(cursor, before[:])
                 copy_rows(cursor, target, columns, n)
+                flush(cursor, after[:])
         context.relation = None
         if rejected is not None and len(rejected):
             flush(cursor, waiting)
@@ -295,20 +373,78 @@ class PostgresSink:
                 flush(cursor, waiting)
             waiting += self._histories.pruning(cursor, recorded)
         failpoint("sink.commit.before", psycopg2.OperationalError)
-        flush(cursor, [*waiting, b"ROLLBACK" if context.is_searched else b"COMMIT"])
+        commit = COMMIT_WITH_TRIGGERS if self.with_triggers else b"COMMIT"
+        flush(cursor, [*waiting, b"ROLLBACK" if context.is_searched else commit])
         failpoint("sink.commit.after", psycopg2.OperationalError)
 
+    def _begin(self, cursor: Any, epoch: SinkEpoch, context: WriteContext) -> list[bytes]:
+        """Return the first statements that have not been sent yet."""
+        waiting = begin(self._key, self._claim.token if self._claim else "", epoch)
+        if context.is_searched:
+            flush(cursor, waiting)
+            self._search(cursor)
+        if epoch.ddl:
+            flush(cursor, waiting)
+            self._change_views(cursor, epoch)
+        return waiting
+
+    def _around(self, cursor: Any, table: SinkTable) -> tuple[list[bytes], list[bytes]]:
+        """Return what to send before and after each statement that changes a view's table."""
+        if self._guards.covers(cursor, table):
+            return [guard_sql(table, writes=True).encode()], []
+        if table.relation in self.with_triggers:
+            return [USERS_TRIGGERS], [PINNED_AGAIN]
+        return [], []
+
     def _change_views(self, cursor: Any, epoch: SinkEpoch) -> None:
+        changed = {change.table for change in epoch.ddl.changes}
         for change in epoch.ddl.changes:
             with about(change.table):
-                _retry_locked(cursor, partial(self._change, epoch=epoch), change)
+                self._retry_locked(cursor, partial(self._change, epoch=epoch), change)
         for swap in epoch.ddl.swaps:
             with about(swap.table):
-                _retry_locked(cursor, partial(self._swap, epoch=epoch), swap)
+                # A request that the state has followed already cannot be refused.
+                is_bounded = swap.table not in changed
+                act = partial(self._swap, epoch=epoch)
+                self._retry_locked(cursor, act, swap, is_bounded=is_bounded)
         failpoint("sink.change.after", psycopg2.OperationalError)
         for table, error in epoch.ddl.refusals:
             sink_tables.report_refusal(cursor, table, error)
         self._forget()
+
+    def _retry_locked(
+        self,
+        cursor: Any,
+        act: Callable[[Any, T], None],
+        what: T,
+        *,
+        is_bounded: bool = False,
+    ) -> None:
+        """Run `act(cursor, what)` inside an open transaction; retry until all locks are free.
+
+        PostgreSQL queues new readers behind a waiting exclusive lock, so one open transaction that
+        has read the view would block all other readers through us. They wait only briefly, however
+        long that transaction lasts. is_bounded: SinkError sink.locked after `lock_s`.
+        """
+        cursor.execute("SHOW lock_timeout")
+        (usual,) = cursor.fetchone()
+        until = time.monotonic() + self._lock_s
+        while True:
+            cursor.execute(f"SAVEPOINT lock_retry; SET LOCAL lock_timeout = '{_LOCK_MS}ms'")
+            try:
+                act(cursor, what)
+            except (states.LockNotAvailable, states.DeadlockDetected):
+                cursor.execute("ROLLBACK TO lock_retry")
+                table = what.table
+                self.blocked_by = holders_of(cursor, table)
+                if is_bounded and time.monotonic() > until:
+                    raise locked(table.title, table.relation, self.blocked_by) from None
+                time.sleep(_PAUSE_S)
+                continue
+            cursor.execute("RELEASE lock_retry")
+            cursor.execute("SELECT set_config('lock_timeout', %s, true)", (usual,))
+            self.blocked_by = ""
+            return
 
     def _change(self, cursor: Any, change: ViewChange, epoch: SinkEpoch) -> None:
         is_doubtful = change.is_replaced and history_tables.has_failed(cursor, change.table)
@@ -325,13 +461,15 @@ class PostgresSink:
     def _failure(
         self, session: Connection, epoch: SinkEpoch, error: psycopg2.Error
     ) -> TidemarkError:
-        if is_temporary(error):
+        if is_temporary(error) and not is_of_statement(error):
             self._lost = self._session
             self.close()
             return to_error(error, "sink", f"cannot write epoch {epoch.progress.epoch}")
         self._roll_back(session)
         if is_outlived(error):
             self.close()
+            return to_error(error, "sink", f"cannot write epoch {epoch.progress.epoch}")
+        if is_temporary(error):
             return to_error(error, "sink", f"cannot write epoch {epoch.progress.epoch}")
         return refusal_of(session.cursor(), self._key, epoch, error)
 
@@ -496,7 +634,7 @@ class PostgresSink:
                 self._dsn,
                 side="sink",
                 application_name=self._names[0],
-                settings=_WRITE_SETTINGS,
+                settings={**_WRITE_SETTINGS, "lock_timeout": f"{round(1000 * self._lock_s)}"},
                 is_long=True,
             )
             session.autocommit = True
@@ -539,25 +677,3 @@ class PostgresSink:
                 yield session
         finally:
             session.close()
-
-
-def _retry_locked(cursor: Any, act: Callable[[Any, T], None], target: T) -> None:
-    """Run `act(cursor, target)` inside an open transaction; retry until all locks are free.
-
-    PostgreSQL queues new readers behind a waiting exclusive lock, so one open transaction that has
-    read the view would block all other readers through us. They wait only briefly, however long
-    that transaction lasts.
-    """
-    cursor.execute("SHOW lock_timeout")
-    (usual,) = cursor.fetchone()
-    while True:
-        cursor.execute(f"SAVEPOINT lock_retry; SET LOCAL lock_timeout = '{_LOCK_MS}ms'")
-        try:
-            act(cursor, target)
-        except (states.LockNotAvailable, states.DeadlockDetected):
-            cursor.execute("ROLLBACK TO lock_retry")
-            time.sleep(_PAUSE_S)
-            continue
-        cursor.execute("RELEASE lock_retry")
-        cursor.execute("SELECT set_config('lock_timeout', %s, true)", (usual,))
-        return

@@ -15,7 +15,7 @@ import psycopg2
 from psycopg2 import errors as states
 
 from connectors.postgres.evaluation.sandbox import EVENT_TRIGGER, check_event_triggers
-from connectors.postgres.schema import sink_target, view_status
+from connectors.postgres.schema import sink_target, table_guard, view_status
 from connectors.postgres.schema.sink_target import (
     ERRORS,
     NOTED,
@@ -30,7 +30,7 @@ from connectors.postgres.sink import carry_over, history_tables, sink_keys
 from connectors.postgres.sink.apply_deltas import lines_of, rows_missing, split_delta
 from connectors.postgres.sink.ownership import give_to_creator
 from connectors.postgres.sink.restricted_sink import reading
-from connectors.sink import NOT_STAGED, SinkTable
+from connectors.sink import REBUILT, SinkTable
 from connectors.view_states import ViewEvent
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TidemarkError
@@ -158,6 +158,7 @@ def stage(cursor: Any, table: SinkTable, rows: Iterable[Delta], token: str = "")
         raise reader.failure or error from None
     sink_keys.add_key(cursor, target)
     carry_over.prepare(cursor, table, target.sql)
+    table_guard.add(cursor, target.sql)
     cursor.execute(f"ANALYZE {target.sql}")
     _register(cursor, table, target.sql, None, is_staged=True)
     history_tables.stage(cursor, table, target)
@@ -330,10 +331,12 @@ def _drop_oid(cursor: Any, table: SinkTable, oid: int | None, word: str) -> None
 def _register(
     cursor: Any, table: SinkTable, table_sql: str, view_sql: str | None, *, is_staged: bool
 ) -> None:
+    shape = table_guard.SHAPE_OF.format("table_oid", "view_oid")
     cursor.execute(
-        "INSERT INTO tidemark.tables (schema, name, is_staged, table_oid, view_oid, types) "
-        f"VALUES (%s, %s, %s, %s::regclass, %s::regclass, {TYPES_OF.format('%s::regclass')})",
-        (table.schema, table.name, is_staged, table_sql, view_sql, table_sql),
+        "INSERT INTO tidemark.tables (schema, name, is_staged, table_oid, view_oid, types, shape) "
+        f"SELECT %s, %s, %s, table_oid, view_oid, {TYPES_OF.format('table_oid')}, {shape} "
+        "FROM (SELECT %s::regclass::oid AS table_oid, %s::regclass::oid AS view_oid) AS made",
+        (table.schema, table.name, is_staged, table_sql, view_sql),
     )
 
 
@@ -373,7 +376,7 @@ class NamesOf:
 
 def report_refusal(cursor: Any, table: SinkTable, error: TidemarkError) -> None:
     """Record in the catalog that this view failed, or is rebuilt, and why."""
-    event = ViewEvent.UNSTAGE if error.code == NOT_STAGED else ViewEvent.REFUSE
+    event = ViewEvent.UNSTAGE if error.code in REBUILT else ViewEvent.REFUSE
     where = "(schema, name) = (%s, %s)", [table.schema, table.name]
     reported = {"code": error.code, "detail": error.described, "hint": error.hint}
     columns = [("progress", None), *reported.items()]

@@ -96,7 +96,8 @@ def test_what_a_displaced_one_has_begun_is_not_committed(database: Database) -> 
     # In the middle of an epoch, in a session that nobody has ended: asleep.
     assert first._claim is not None
     asleep = psycopg2.connect(database.dsn, application_name=first._claim.other_application)
-    asleep.cursor().execute(f"INSERT INTO {target_of(TABLE).sql} VALUES (7)")
+    marked = "SELECT set_config('tidemark.epoch', pg_current_xact_id()::text, true)"
+    asleep.cursor().execute(f"{marked}; INSERT INTO {target_of(TABLE).sql} VALUES (7)")
     _end_sessions(database, first)
     second = _claimed(database, "the second place")
     with pytest.raises(psycopg2.Error):
