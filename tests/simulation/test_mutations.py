@@ -218,7 +218,7 @@ def looked_at_once(self: Feed) -> None:
 def not_waited_for(self: SourceWatch) -> None:
     """Where all is read in any case, what has been committed just now is not waited for."""
     catalog, oids = self._catalog, self._oids
-    digest = catalog.digest if self._digest is not None else lambda known: -1
+    digest = catalog.digest if self._digest is not None else lambda known, objects: -1
     with patch.object(catalog, "digest", digest):
         REFRESH(self)
     assert self._oids == oids
