@@ -60,6 +60,14 @@ def test_a_sink_that_cannot_be_written_is_tried_again_in_one_process(
         with pytest.raises(psycopg2.errors.ReadOnlySqlTransaction) as caught:
             sink.execute("CALL tidemark.pause_view('newest')")
         assert "sink.read_only" in str(caught.value)
+        with pytest.raises(psycopg2.errors.QueryCanceled) as waited:
+            sink.execute("SELECT tidemark.wait('FFFFFFFF/0'::pg_lsn, '1 second')")
+        assert "this database is read-only" in str(waited.value.diag.message_hint)
+        shown = "SELECT status, code FROM tidemark.status WHERE name = 'newest'"
+        service.await_so(lambda: sink.rows(shown) == [("degraded", "sink.read_only")], WITHIN_S)
+        ((reasons,),) = sink.rows("SELECT reasons FROM tidemark.health")
+        what = "this database is read-only: no service can write to it"
+        assert reasons == [f"{what} [sink.read_only]"]
         pid = service.pid_of("pipeline")
         database.execute("INSERT INTO marker VALUES (7)")
         health = service.call("GET", "/health").json()
@@ -71,7 +79,6 @@ def test_a_sink_that_cannot_be_written_is_tried_again_in_one_process(
         service.await_so(lambda: sink.rows("SELECT id FROM newest") == [(7,)], WITHIN_S)
         service.await_so(lambda: not _problem(service), WITHIN_S)
         assert service.call("POST", "/views?wait_s=60", other).status_code == 201
-        shown = "SELECT status, code FROM tidemark.status WHERE name = 'newest'"
         service.await_so(lambda: sink.rows(shown) == [("live", None)], WITHIN_S)
         sink.execute("CALL tidemark.pause_view('newest')")
         assert service.pid_of("pipeline") == pid, "it began again in the process that was refused"
