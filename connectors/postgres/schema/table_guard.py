@@ -20,6 +20,8 @@ from dataflow.schema import VIEW_SOURCE, RelationName
 REFUSED_STATE = "TM005"
 # After the number of the transaction, in the mark of a statement on a table with users' triggers.
 WITH_TRIGGERS = " with triggers"
+# Lets the rest of a transaction write. In braces: what to add to its number, "" for nothing.
+MARK = "SELECT set_config('tidemark.epoch', pg_current_xact_id()::text{}, true)"
 # Before those of users, which fire by name too.
 NAME = "0_tidemark"
 # BEFORE (2) INSERT (4) OR DELETE (8) OR UPDATE (16) OR TRUNCATE (32) FOR EACH STATEMENT.
@@ -71,6 +73,11 @@ def read_states(run: Run, wide_index: str) -> Iterator[TableState]:
                 relation=relation,
             )
         yield TableState(relation, error, has_triggers, is_unguarded)
+
+
+def let_write(cursor: Any) -> None:
+    """Let the rest of a transaction of the service that is no epoch write to views' tables."""
+    cursor.execute(MARK.format(""))
 
 
 def add(cursor: Any, table_sql: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from connectors.postgres.schema import table_guard
 from connectors.postgres.schema.history_target import History
 from connectors.postgres.schema.sink_target import Target, target_of
 from connectors.postgres.schema.trigger_guard import require_ours
@@ -62,6 +63,7 @@ def renew(cursor: Any, table: SinkTable, history: History | None, lines: list[by
     cursor.execute(_MOVED)
     cursor.copy_expert("COPY tidemark_rehashed FROM STDIN", io.BytesIO(b"".join(lines)))
     cursor.execute("ANALYZE tidemark_rehashed")
+    table_guard.let_write(cursor)
     cursor.execute(_RENEW.format(**_names(target)))
     if history is not None:
         cursor.execute(_RENEW_PAST.format(table=history.sql, hash=quote_name(target.hash)))

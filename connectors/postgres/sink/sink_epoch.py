@@ -14,7 +14,7 @@ import numpy as np
 
 from connectors.postgres.schema import view_status
 from connectors.postgres.schema.sink_target import ERRORS, NOTED, Target
-from connectors.postgres.schema.table_guard import WITH_TRIGGERS
+from connectors.postgres.schema.table_guard import MARK, WITH_TRIGGERS
 from connectors.postgres.session.quoting import quote_text
 from connectors.postgres.session.session import PINNED_PATH
 from connectors.sink import SinkEpoch, SinkRepair, SinkTable, errors_by_view
@@ -24,10 +24,9 @@ from dataflow.schema import RelationName
 
 # Around a statement on a table with triggers of users: they find what they name as in any other
 # session of the role, and the statement itself is planned before (schema/0025_table_guard.sql).
-_MARK = "SELECT set_config('tidemark.epoch', pg_current_xact_id()::text{}, true)"
-USERS_TRIGGERS = _MARK.format(f" || {quote_text(WITH_TRIGGERS)}").encode()
+USERS_TRIGGERS = MARK.format(f" || {quote_text(WITH_TRIGGERS)}").encode()
 PINNED_AGAIN = (
-    f"SET LOCAL search_path TO {PINNED_PATH}; SET LOCAL row_security TO off; {_MARK.format('')}"
+    f"SET LOCAL search_path TO {PINNED_PATH}; SET LOCAL row_security TO off; {MARK.format('')}"
 ).encode()
 # Nothing of ours is planned after it: those that are deferred run within COMMIT.
 COMMIT_WITH_TRIGGERS = b"SET LOCAL search_path TO DEFAULT; SET LOCAL row_security TO on; COMMIT"
