@@ -46,7 +46,6 @@ REFUSALS = [
         "sql.not_maintained",
         None,
     ),
-    ("v", "SELECT id FROM t ORDER BY id FOR UPDATE", 400, "sql.not_maintained", None),
 ]
 
 

@@ -12,13 +12,22 @@ from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness.postgres import Database, new_database
 from tests.harness.service import RunningService
 
-RAISES = "LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no longer'; END $$"
+# Not what it says: a table that nobody follows decides what it answers.
+FUNCTION = """
+CREATE TABLE ways (way text); INSERT INTO ways VALUES ('plain'); GRANT SELECT ON ways TO PUBLIC;
+CREATE FUNCTION f(a int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$
+DECLARE now_way text := (SELECT way FROM public.ways);
+BEGIN
+    IF now_way = 'raises' THEN RAISE EXCEPTION 'no longer'; END IF;
+    RETURN CASE now_way WHEN 'plain' THEN a ELSE a + 100 END;
+END $$
+"""
 
 
 @pytest.fixture(scope="module")
 def database(postgres: EmbeddedPostgres) -> Iterator[Database]:
     with new_database(postgres) as made:
-        made.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
+        made.execute(f"CREATE TABLE t (id int PRIMARY KEY, a int); {FUNCTION}")
         yield made
 
 
@@ -55,19 +64,12 @@ VIEWS = {
 def test_rows_leave_with_the_answers_that_they_came_with(
     service: RunningService, database: Database
 ) -> None:
-    database.execute(
-        "CREATE FUNCTION f(a int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT a';"
-        "INSERT INTO t SELECT i, i % 7 FROM generate_series(1, 8) i"
-    )
+    database.execute("INSERT INTO t SELECT i, i % 7 FROM generate_series(1, 8) i")
     for name, query in VIEWS.items():
         service.create(name, query, backfill="local")
     kept = {name: database.rows(f"TABLE {name}") for name in VIEWS}
-    for answer in (
-        f"CREATE OR REPLACE FUNCTION f(a int) RETURNS int IMMUTABLE {RAISES}",
-        "CREATE OR REPLACE FUNCTION f(a int) RETURNS int IMMUTABLE LANGUAGE sql "
-        "AS 'SELECT a + 100'",
-    ):
-        database.execute(answer)
+    for way in ("raises", "other"):
+        database.execute("UPDATE ways SET way = %s", (way,))
         # With arguments that are known, as all rows were until now.
         database.execute("INSERT INTO t VALUES (11, 3); UPDATE t SET id = 12 WHERE id = 2")
         settle(service, database, *VIEWS)
@@ -86,14 +88,12 @@ def test_rows_leave_with_the_answers_that_they_came_with(
 
 
 def test_error_rows_leave_with_what_was_said(service: RunningService, database: Database) -> None:
-    database.execute(f"CREATE OR REPLACE FUNCTION f(a int) RETURNS int IMMUTABLE {RAISES}")
+    database.execute("UPDATE ways SET way = 'raises'")
     service.create("cells", VIEWS["cells"], backfill="local")
     database.execute("INSERT INTO t VALUES (1, 1), (2, 2)")
     settle(service, database, "cells")
     assert len(database.rows("TABLE tidemark.errors")) == 2
-    database.execute(
-        "CREATE OR REPLACE FUNCTION f(a int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT a'"
-    )
+    database.execute("UPDATE ways SET way = 'plain'")
     database.execute("DELETE FROM t WHERE id = 1; INSERT INTO t VALUES (3, 3)")
     settle(service, database, "cells")
     assert database.rows("TABLE cells") == [(3, 3)]
@@ -124,7 +124,7 @@ def test_a_function_that_is_gone_fails_its_view_alone(
     database.execute("DROP FUNCTION f")
     database.execute("INSERT INTO t VALUES (1, 1)")
     failed = service.await_status("cells", "failed")
-    assert failed["error"]["code"] == "source.evaluation"
+    assert failed["error"]["code"] == "source.definition_changed"
     settle(service, database)
     service.drop("cells")
 

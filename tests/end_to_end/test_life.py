@@ -3,7 +3,6 @@ has reached the position of the last commit; and the catalog's word on what is t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -150,20 +149,16 @@ def test_a_swap_waits_for_who_reads_and_lets_others_read(
 ) -> None:
     """A transaction that has read the view holds up the swap, but nobody else's reading."""
     service.create("sums", SUMS, backfill="local")
-    waiting = """SELECT FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid)
-        WHERE l.relation = 'sums'::regclass AND NOT l.granted AND a.application_name ~ 'tidemark'"""
     holder = shop.connect(autocommit=False)
     with ThreadPoolExecutor(1) as threads, closing(holder), holder.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM sums")
         replaced = threads.submit(ask, service, "sums/replace", {"query": MORE})
-        turns, was_waiting = 0, False
-        deadline = time.monotonic() + 60
-        while turns < 2:
-            is_waiting = bool(shop.rows(waiting))
-            turns += was_waiting and not is_waiting
-            was_waiting = is_waiting
+        reader = str(holder.info.backend_pid)
+        view = lambda: service.call("GET", "/views/sums").json()  # noqa: E731
+        service.await_so(lambda: reader in str(view()["replacing"]))
+        for _ in range(10):
             shop.rows("SET statement_timeout = '2s'; SELECT count(*) FROM sums")
-            assert time.monotonic() < deadline and not replaced.done()
+            assert not replaced.done()
         cursor.execute("SELECT * FROM sums")
         assert len(cursor.description or ()) == 3
         holder.commit()
@@ -306,7 +301,7 @@ def test_a_failed_view_is_rebuilt(service: RunningService, shop: Database) -> No
     shop.execute("CREATE TABLE odd (id int PRIMARY KEY, v int); INSERT INTO odd VALUES (1, 1)")
     query = "SELECT id, v FROM odd"
     service.create("odds", query, backfill="local")
-    shop.execute("ALTER TABLE odd ALTER v TYPE bigint; INSERT INTO odd VALUES (2, 5000000000)")
+    shop.execute("ALTER TABLE odd ALTER v TYPE text; INSERT INTO odd VALUES (2, 'more')")
     service.await_status("odds", "failed")
     assert shop.rows("SELECT * FROM odds") == [(1, 1)]
     view = ask(service, "odds/rebuild")

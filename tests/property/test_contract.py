@@ -140,10 +140,18 @@ class Wrapping:
         self._broken = broken
 
     def __call__(
-        self, node: Node, store: Store, scope: str, evaluator: Any, errors: ErrorCollector
+        self,
+        node: Node,
+        store: Store,
+        scope: str,
+        evaluator: Any,
+        errors: ErrorCollector,
+        *,
+        meter: Any,
     ) -> Checked:
         def make(store: Store, evaluator: Any, errors: ErrorCollector) -> Operator:
-            return self._broken(make_operator(node, store, scope, evaluator, errors))
+            made = make_operator(node, store, scope, evaluator, errors, meter=meter)
+            return self._broken(made)
 
         self.made.append(Checked(make, store, evaluator, errors))
         return self.made[-1]

@@ -6,6 +6,7 @@ Nothing changes at any source meanwhile, so that no row tells that a cause has e
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,8 @@ def test_a_status_is_true_again_once_its_cause_has_ended(
             for cause in causes.values():
                 cause.begin()
             wait_until(lambda: not _untold(service, causes), why=lambda: _untold(service, causes))
-            for name, (status, code) in _in_psql(database, causes).items():
-                assert status in ("live", "degraded") and code in causes[name].codes, name
+            in_psql = partial(_in_psql, database, causes)
+            wait_until(lambda tell=in_psql: _is_told(tell(), causes), why=in_psql)
             for cause in causes.values():
                 cause.end()
             for number, name in enumerate(causes):
@@ -75,6 +76,14 @@ def _await_well(service: RunningService, database: Database, causes: dict[str, C
 def _in_psql(database: Database, causes: dict[str, Cause]) -> dict[str, tuple[str, str | None]]:
     rows = database.rows("SELECT name, status, code FROM tidemark.status")
     return {name: (status, code) for name, status, code in rows if name in causes}
+
+
+def _is_told(shown: dict[str, tuple[str, str | None]], causes: dict[str, Cause]) -> bool:
+    """Whether each view says why its source is not read."""
+    return all(
+        status in ("live", "degraded") and code in causes[name].codes
+        for name, (status, code) in shown.items()
+    )
 
 
 def _untold(service: RunningService, causes: dict[str, Cause]) -> dict[str, object]:

@@ -71,9 +71,10 @@ HOSTILE: list[tuple[str, str]] = [
     ("WITH d AS (UPDATE victim SET id = 5 RETURNING id) SELECT id FROM t", OTHER),
     ("WITH d AS (SELECT 1) DELETE FROM victim", OTHER),
     ("SELECT id FROM t WHERE EXISTS (DELETE FROM victim RETURNING 1)", OTHER),
-    ("SELECT id FROM t FOR UPDATE", OTHER),
-    ("SELECT id FROM t FOR KEY SHARE SKIP LOCKED", OTHER),
-    ("SELECT * FROM (SELECT id FROM t FOR UPDATE) AS x", OTHER),
+    # Maintained without its locks.
+    ("SELECT id FROM t FOR UPDATE", UNTOUCHED),
+    ("SELECT id FROM t FOR KEY SHARE SKIP LOCKED", UNTOUCHED),
+    ("SELECT * FROM (SELECT id FROM t FOR UPDATE) AS x", UNTOUCHED),
     # Functions with effects, and what leads to them.
     ("SELECT id, deletes() AS d FROM t", "sql.volatile_function"),
     ("SELECT id, d FROM deleting", "sql.volatile_function"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 
 import pytest
 
@@ -109,7 +110,8 @@ def test_a_session_that_cannot_be_set_up_is_closed(database: Database, owner: st
                     Requests(database.dsn).take()
                 case "evaluator":
                     evaluator = PostgresEvaluator(f"{database.dsn} options='-c role=pg_monitor'")
-                    evaluator.evaluate("1", [], [], 1, INT4)
+                    with closing(evaluator):
+                        evaluator.evaluate("1", [], [], 1, INT4)
                 case "statement":
                     Session(database.dsn).rows("SELECT 1/0")
         errors.append(caught.value)
