@@ -104,12 +104,7 @@ class Subscriptions:
         token = parsed_token(options.resume)
         row = await run_in_threadpool(self._live_view, view)
         if self._feeds.readers >= self._settings.changes_readers:
-            raise TemporaryError(
-                "changes.too_many",
-                "there are too many subscribers",
-                detail=f"the limit is {self._settings.changes_readers}",
-                hint="try again later, or raise TIDEMARK_CHANGES_READERS",
-            )
+            raise too_many(self._settings.changes_readers)
         settings = self._settings.for_group(group_of(row))
         folder = settings.state / FOLDER / row.identity
         acknowledged: int | None = None
@@ -493,6 +488,16 @@ def parsed_token(token: str) -> tuple[str, int] | None:
     if found is None:
         raise _bad_token(token)
     return found[1], int(found[2])
+
+
+def too_many(limit: int) -> TidemarkError:
+    """Return the error for a subscriber beyond the limit of the process."""
+    return TemporaryError(
+        "changes.too_many",
+        "there are too many subscribers",
+        detail=f"the limit is {limit}",
+        hint="try again later, or raise TIDEMARK_CHANGES_READERS",
+    )
 
 
 def too_slow(detail: str) -> TidemarkError:

@@ -28,11 +28,11 @@ from connectors.postgres.query.history_rows import (
 )
 from connectors.sink import SinkTable
 from dataflow.delta import Delta
-from dataflow.errors import TemporaryError, TidemarkError
+from dataflow.errors import TidemarkError
 from service.sinks.sink_workers import shown_positions
 from service.subscriptions.change_encoder import begin_line, stream_lines
 from service.subscriptions.change_feed import Framing, framed
-from service.subscriptions.subscriptions import PAST_EPOCHS, ErrorJson
+from service.subscriptions.subscriptions import PAST_EPOCHS, ErrorJson, too_many
 from service.views.requested_changes import table_of
 from service.views.view_lookup import find_view
 
@@ -71,12 +71,7 @@ class ViewStreams:
         """Add a reader. TidemarkError view.not_found, changes.too_many, history.*, auth.rights."""
         row, bounds = await run_in_threadpool(self._found, view, range)
         if self._readers >= self._settings.changes_readers:
-            raise TemporaryError(
-                "changes.too_many",
-                "there are too many subscribers",
-                detail=f"the limit is {self._settings.changes_readers}",
-                hint="try again later, or raise TIDEMARK_CHANGES_READERS",
-            )
+            raise too_many(self._settings.changes_readers)
         self._readers += 1
         return ViewStream(self, row, range, bounds)
 

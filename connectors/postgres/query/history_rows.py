@@ -294,10 +294,7 @@ def stream_bounds(
 
     TidemarkError history.*, auth.rights.
     """
-    session = connect(dsn, side="sink", settings=_SETTINGS, application_name="tidemark changes")
-    try:
-        session.set_session(isolation_level="REPEATABLE READ", readonly=True)
-        cursor = session.cursor()
+    with _history_session(dsn, table) as (cursor, _):
         if role:
             require_reader(cursor, table, role)
         since, until = points
@@ -311,10 +308,6 @@ def stream_bounds(
                 hint="exchange them",
             )
         return StreamBounds(after, end, not since, retained_s)
-    except psycopg2.Error as error:
-        raise _refusal(error, table) from None
-    finally:
-        session.close()
 
 
 def _oldest(cursor: Any, table: SinkTable) -> tuple[int, float]:
