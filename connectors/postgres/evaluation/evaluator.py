@@ -65,6 +65,13 @@ _NOT_OF_A_ROW_CLASSES = {"53", "58"}
 _UNKNOWN_STATEMENT = "26000"
 
 
+class _OutOfTimeError(psycopg2.Error):
+    """A statement ran as long as any statement may; it would again, so it is no passing failure."""
+
+    def __str__(self) -> str:
+        return f"it takes longer than {LIMITS.statement_s:g} s (TIDEMARK_STATEMENT_TIMEOUT_S)"
+
+
 @dataclass
 class _Functions:
     """The functions of a session: name and body by statement. owner: the role that they run as."""
@@ -263,6 +270,7 @@ class PostgresEvaluator:
         """Return the statement's rows; retry on a new session when the session is lost."""
         call = b",".join(_literal(text) for text in texts)
         last: Exception = TemporaryError("source.unreachable", "the source cannot be reached")
+        was_out_of_time = False
         run = lambda session: self._execute(session, statement, call)  # noqa: E731
         for pause_s in _PAUSES_S:
             time.sleep(pause_s)
@@ -273,6 +281,10 @@ class PostgresEvaluator:
             except psycopg2.Error as error:
                 if _is_internal(error):
                     raise _cannot(error, "an expression cannot be evaluated") from error
+                if isinstance(error, _OutOfTimeError) and not was_out_of_time:
+                    # A server that stood still for as long is not the statement's fault.
+                    was_out_of_time, last = True, error
+                    continue
                 if not is_temporary(error):
                     raise
                 last = to_error(error, "source", "the evaluating session was lost")
@@ -369,9 +381,13 @@ class PostgresEvaluator:
                     + b")"
                 )
         except psycopg2.Error as error:
-            is_late = 1000 * (time.monotonic() - started) >= until_ms > 0
-            if limit is not None and is_late and error.pgcode == _CANCELED:
+            if error.pgcode != _CANCELED:
+                raise
+            took_s = time.monotonic() - started
+            if limit is not None and 1000 * took_s >= until_ms > 0:
                 raise limit.exceeded() from error
+            if took_s >= LIMITS.statement_s > 0:
+                raise _OutOfTimeError() from error
             raise
         return cursor.fetchall()
 
@@ -452,14 +468,14 @@ def _row_error(
     """
     sql, body = what_ran
     state = error.pgcode or "XX000"
+    if isinstance(error, _OutOfTimeError):
+        return _CANCELED, str(error)
     if state == _CANCELED and not is_one:
         return state, ""
     if state in _NOT_OF_A_ROW or state[:2] in _NOT_OF_A_ROW_CLASSES:
         if state != "42501":
             what = "the source could not evaluate an expression"
-            hint = "TIDEMARK_STATEMENT_TIMEOUT_S is the limit" if state == _CANCELED else ""
-            detail = f"{sql}: {error}"
-            raise TemporaryError("source.busy", what, detail=detail, hint=hint) from error
+            raise TemporaryError("source.busy", what, detail=f"{sql}: {error}") from error
         raise ViewError(
             "source.privilege",
             "the role has no privilege to evaluate an expression",

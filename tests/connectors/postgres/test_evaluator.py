@@ -13,6 +13,7 @@ import pytest
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.postgres.evaluation.evaluator import PostgresEvaluator
+from connectors.postgres.session.session import LIMITS
 from dataflow.delta import Column
 from dataflow.errors import OverBudgetError, TemporaryError, ViewError
 from dataflow.types import (
@@ -359,3 +360,20 @@ def test_a_statement_ends_with_the_time_that_its_caller_has_left(functions: Data
     with pytest.raises(TemporaryError, match=r"source\.busy"):
         evaluator.evaluate("(SELECT $1 FROM pg_sleep(5))", [INT4], [column(INT4, ["1"])], 1, INT4)
     evaluator.close()
+
+
+def test_a_row_that_takes_as_long_as_any_statement_may_fails_alone(
+    functions: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LIMITS, "statement_s", 1.0)
+    evaluator = PostgresEvaluator(functions.dsn)
+    values = column(INT4, ["0", "30", "0"])
+    sql = "(SELECT $1 FROM pg_sleep($1))"
+    got, errors = evaluator.evaluate(sql, [INT4], [values], 3, INT4)
+    assert got.to_list() == [0, None, 0]
+    [(row, (state, text))] = errors.by_row.items()
+    assert (row, state) == (1, "57014") and "TIDEMARK_STATEMENT_TIMEOUT_S" in text
+    got, errors = evaluator.evaluate("(SELECT 1 FROM pg_sleep(30))", [], [], 2, INT4)
+    assert got.to_list() == [None, None] and {s for s, _ in errors.by_row.values()} == {"57014"}
+    # The session serves what comes after it.
+    assert evaluator.evaluate(sql, [INT4], [column(INT4, ["0"])], 1, INT4)[0].to_list() == [0]
