@@ -50,6 +50,7 @@ WORDS = tuple(
 )
 # What every connector may use.
 SHARED = ("connectors.formats", "connectors.polled", "connectors.objects", "connectors.lake")
+SHARED += ("connectors.outside",)
 SHARED += ("storage.failpoints", "storage.clock", "storage.backoff", "storage.parent_process")
 # Beyond that: PostgreSQL's analyzer answers in the words of the planner; the Spark tasks run the
 # operators themselves and write their state.
@@ -289,6 +290,10 @@ def may_import(path: Path, imported: str) -> bool:
         allowed = ("storage",)
     elif room == "dataflow":
         allowed = ("dataflow", "storage")
+    elif parts[1] == "outside":
+        # What all connectors pass knows none of them.
+        allowed = ("connectors.outside", "connectors.netguard", "connectors.secrets")
+        allowed += ("dataflow.errors",)
     else:
         own = f"connectors.{parts[1]}"
         if name_of(path).startswith(PROGRAM):

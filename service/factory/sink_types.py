@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from connectors.extras import extra_required
+from connectors.outside.guarded import guarded
 from connectors.view_sink import SinkConnector
 from dataflow.errors import SinkError
 
@@ -36,4 +37,5 @@ def sink_connector(type_name: str) -> SinkConnector:
             hint=f"use one of: {', '.join(MODULES)}",
         )
     with extra_required(f'sink type "{type_name}"'):
-        return cast(SinkConnector, importlib.import_module(MODULES[type_name]))
+        module = cast(SinkConnector, importlib.import_module(MODULES[type_name]))
+    return guarded("sink", type_name, module)

@@ -21,6 +21,7 @@ from connectors.feed_source import (
     SelectiveConnector,
     retaining,
 )
+from connectors.outside.guarded import guarded
 from connectors.postgres.catalog.catalog import SourceRow
 from connectors.pushdown import Pushdown
 from dataflow.errors import SourceError
@@ -30,6 +31,8 @@ from service.engine import output_fields
 # Of a relation's facts: what its source makes of requirements.
 _KEY = "pushdown"
 _NO_IDENTITY = {"oid": 0, _KEY: None}
+# Types that nothing from outside enters by.
+_OURS = frozenset({"clock"})
 # Types whose connector is not in a folder of their own name.
 _MODULES = {"postgres": "connectors.postgres.remote.source"}
 SourceType = Literal[
@@ -58,7 +61,8 @@ def connector(type_name: str) -> Connector:
             hint=f"use one of: {', '.join(TYPES)}",
         )
     with extra_required(f'source type "{type_name}"'):
-        return cast(Connector, importlib.import_module(module_of(type_name)))
+        module = cast(Connector, importlib.import_module(module_of(type_name)))
+    return module if type_name in _OURS else guarded("source", type_name, module)
 
 
 def module_of(type_name: str) -> str:

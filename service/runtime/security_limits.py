@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 
 from connectors import netguard, secrets
+from connectors.outside import boundary
 from connectors.postgres.session import backend_probe, session
 from service.runtime.addresses import is_loopback
+from service.runtime.log import log
 from service.runtime.private_files import keep_private
 from service.runtime.settings import Settings
 
@@ -34,9 +36,14 @@ def protect(settings: Settings) -> None:
             writable=tuple(map(os.path.abspath, settings.sink_folders.split())),
         )
     )
+    boundary.install(_log_fault)
     session.LIMITS.statement_s = settings.statement_timeout_s
     session.LIMITS.long_statement_s = settings.long_statement_timeout_s
     backend_probe.TIME_LIMITS.liveness_timeout_s = settings.liveness_timeout_s
+
+
+def _log_fault(side: boundary.Side, name: str, fault: str, place: str) -> None:
+    log.error("connector.fault", side=side, name=name, fault=fault, place=place)
 
 
 def _own_files(settings: Settings) -> tuple[str, ...]:
