@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any, TypeVar, cast
 
 from connectors.outside.boundary import Side, boundary, each
@@ -45,7 +45,9 @@ class Guarded:
             raise AttributeError(attribute)
         with boundary(self._side, self._name):
             found = getattr(self._inner, attribute)
-        return partial(self._call, attribute, found) if inspect.isroutine(found) else found
+        if not inspect.isroutine(found):
+            return found
+        return update_wrapper(partial(self._call, attribute, found), found)
 
     def __setattr__(self, attribute: str, value: Any) -> None:
         setattr(self._inner, attribute, value)
