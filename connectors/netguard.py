@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import re
 import socket
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from urllib.parse import urlsplit
+from threading import Thread
 
+from connectors.outside.address import AddressError, parse_host, parse_server, parse_url
+from connectors.outside.texts import clean
 from dataflow.errors import SourceError, TemporaryError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -33,11 +35,22 @@ METADATA = (
     "fd20:ce::254/128",  # Google over IPv6
 )
 _METADATA = tuple(ipaddress.ip_network(text) for text in METADATA)
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+# Networks of IPv6 whose last 32 bits are an IPv4 address: NAT64, and the compatible addresses.
+_LAST_BITS = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96")))
+_ISATAP = 0x5EFE
+_THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
+# A name server that does not answer holds nobody up for longer.
+RESOLVE_S = 20.0
+_SCHEMES = ("http", "https", "ws", "wss")
+_DISCARD_PORT = 9
+# Of the networks for documentation: no machine has them.
+_NOBODYS = {
+    4: ipaddress.ip_address("203.0.113.253"),
+    6: ipaddress.ip_address("2001:db8:ffff:fffe::1"),
+}
 # Views into the kernel and its devices, never user data.
 _NEVER = ("/proc", "/sys", "/dev")
 _SYSTEM_CERTIFICATES = ("/etc/ssl", "/etc/pki", "/usr/share/ca-certificates", "/usr/lib/ssl")
-_PORT = re.compile(r":\d{1,5}\Z")
 
 
 @dataclass(frozen=True)
@@ -68,7 +81,7 @@ class Guard:
         """
         networks = [n for n in map(_network, self.hosts) if n is not None]
         is_named = any(fnmatchcase(host.lower(), glob.lower()) for glob in self.hosts)
-        for address in map(_unwrapped, addresses):
+        for address in (meant for found in addresses for meant in _meanings(found)):
             if any(address in network for network in networks):
                 continue
             why = _always(address) or ("" if self.is_local or is_named else _local(address))
@@ -125,20 +138,15 @@ def installed() -> Guard:
 def check_host(host: str, port: int = 0) -> list[str]:
     """Return the addresses of a host that may be opened.
 
-    SourceError host.forbidden. TemporaryError host.unknown: the name cannot be resolved at the
-    moment.
+    Whoever opens a connection opens one of these, never the name again: a name server may answer
+    otherwise the next time. SourceError host.forbidden. TemporaryError host.unknown: the name
+    cannot be resolved at the moment.
     """
-    plain = host.strip("[]").partition("%")[0]
     try:
-        found = socket.getaddrinfo(plain, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise TemporaryError(
-            "host.unknown",
-            f'the name of host "{plain}" cannot be resolved',
-            detail=str(error),
-            hint="check the name, and the service's name servers",
-        ) from None
-    texts = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
+        plain = parse_host(host)
+    except AddressError as error:
+        raise _unusual(host, error) from None
+    texts = _resolved(plain, port)
     why = _guard.why_not(plain, [ipaddress.ip_address(text) for text in texts])
     if why:
         raise SourceError(
@@ -153,13 +161,10 @@ def check_host(host: str, port: int = 0) -> list[str]:
 def check_url(url: str) -> list[str]:
     """Return the addresses of a URL's host that may be opened; errors as in `check_host`."""
     try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port or 0
-    except ValueError:
-        host, port = None, 0
-    if not host:
-        raise SourceError("host.forbidden", f'"{url}" names no host', hint="http://host:port")
-    return check_host(host, port)
+        found = parse_url(url, _SCHEMES)
+    except AddressError as error:
+        raise _unusual(url, error) from None
+    return check_host(found.host, found.port)
 
 
 def check_servers(servers: Iterable[str]) -> list[str]:
@@ -167,9 +172,12 @@ def check_servers(servers: Iterable[str]) -> list[str]:
     resolved: list[str] = []
     last: TemporaryError | None = None
     for server in servers:
-        host = _PORT.sub("", server)
         try:
-            check_host(host, int(server.rpartition(":")[2]))
+            host, port = parse_server(server)
+        except AddressError as error:
+            raise _unusual(server, error) from None
+        try:
+            check_host(host, port)
             resolved.append(server)
         except TemporaryError as error:
             last = error
@@ -244,13 +252,55 @@ def _network(text: str) -> Network | None:
         return None
 
 
-def _unwrapped(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 address maps."""
-    if isinstance(address, ipaddress.IPv6Address):
-        if address in _NAT64:
-            return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        return address.ipv4_mapped or address.sixtofour or address
-    return address
+def _meanings(address: Address) -> list[Address]:
+    """Return the addresses that packets to an address may reach: itself, or those within it."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return [address]
+    last = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    if address.ipv4_mapped or address.sixtofour:
+        return [address.ipv4_mapped or address.sixtofour or last]
+    if address.teredo is not None:
+        return [*address.teredo]
+    if any(address in network for network in _LAST_BITS) and int(address) > 1:
+        return [last]
+    is_isatap = (int(address) >> 32) & 0xFFFF == _ISATAP
+    return [address, last] if is_isatap else [address]
+
+
+def _resolved(host: str, port: int) -> list[str]:
+    """Return the addresses of a host. TemporaryError host.unknown."""
+    if _network(host) is not None:
+        return [host]
+    found: list[str] = []
+    failed: list[Exception] = [TimeoutError("no name server has answered in time")]
+
+    def resolve() -> None:
+        try:
+            entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found.extend(str(entry[4][0]).partition("%")[0] for entry in entries)
+        except (OSError, UnicodeError) as error:
+            failed.append(error)
+
+    # The resolver cannot be interrupted, so it is left to end by itself.
+    thread = Thread(target=resolve, name="resolve", daemon=True)
+    thread.start()
+    thread.join(RESOLVE_S)
+    if not found:
+        raise TemporaryError(
+            "host.unknown",
+            f'the name of host "{host}" cannot be resolved',
+            detail=str(failed[-1]),
+            hint="check the name, and the service's name servers",
+        )
+    return list(dict.fromkeys(found))
+
+
+def _unusual(text: str, error: AddressError) -> SourceError:
+    return SourceError(
+        "host.forbidden",
+        f'the address "{clean(text)}" {error}',
+        hint="write it plainly: a name, 192.0.2.1 or [2001:db8::1], and the port after a colon",
+    )
 
 
 def _always(address: Address) -> str:
@@ -259,12 +309,45 @@ def _always(address: Address) -> str:
         return "is link-local, where clouds give out credentials"
     if any(address in network for network in _METADATA):
         return "is where a cloud gives out credentials"
+    if address in _THIS_NETWORK and not address.is_unspecified:
+        return "is no host's address"
     if address.is_multicast or (address.is_reserved and not address.is_loopback):
         return "is no host's address"
     return ""
 
 
 def _local(address: Address) -> str:
-    if address.is_loopback or address.is_unspecified:
+    if address.is_loopback or address.is_unspecified or _is_own(address):
         return "is this machine, which a service that others reach does not open"
     return ""
+
+
+def _is_own(address: Address) -> bool:
+    """Return whether an address is one of this machine's interfaces, as they are now.
+
+    The kernel reaches such an address from itself, or lets a socket have it. Nothing is sent: UDP
+    connects without it.
+    """
+    with closing(_datagrams(address)) as found:
+        try:
+            found.connect((str(address), _DISCARD_PORT))
+            if ipaddress.ip_address(found.getsockname()[0]) == address:
+                return True
+        except OSError:
+            return False
+    # Where sockets may have any address (ip_nonlocal_bind), the second question says nothing.
+    return _can_have(address) and not _can_have(_NOBODYS[address.version])
+
+
+def _can_have(address: Address) -> bool:
+    with closing(_datagrams(address)) as found:
+        try:
+            found.bind((str(address), 0))
+        except OSError:
+            return False
+    return True
+
+
+def _datagrams(address: Address) -> socket.socket:
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    return socket.socket(family, socket.SOCK_DGRAM)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 from connectors.option_reader import OptionReader
+from connectors.outside.address import AddressError, parse_url
 from connectors.secrets import has_reference, is_reference
 
 _SECRET = re.compile(
@@ -24,18 +24,13 @@ _HINT = 'such as "Bearer ${env:API_TOKEN}" or "${file:/run/secrets/token}"'
 def read_url(
     reader: OptionReader, option: str, text: str, schemes: Sequence[str] = ("http", "https")
 ) -> str:
-    """Return a URL with a host, without login and fragment. SourceError source.bad_option."""
+    """Return a plain URL, rebuilt from its parts, without login and fragment. SourceError
+    source.bad_option."""
     try:
-        parts = urlsplit(text)
-        is_fit = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        raise reader.refused(option, "is no URL") from None
-    if not is_fit or parts.fragment:
-        known = " or ".join(f"{scheme}://host/..." for scheme in schemes)
-        raise reader.refused(option, f"must be {known}")
-    if parts.username or parts.password:
-        raise reader.refused(option, "must not contain a login", hint="use user and password")
-    return text
+        return str(parse_url(text, schemes))
+    except AddressError as error:
+        hint = "use user and password" if "login" in str(error) else ""
+        raise reader.refused(option, str(error), hint=hint) from None
 
 
 def read_headers(reader: OptionReader, own: Sequence[str] = ()) -> dict[str, str]:

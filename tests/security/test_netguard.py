@@ -4,6 +4,7 @@ and the clouds, files by what the kernel says an open file is."""
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import json
 import os
 import pickle
@@ -56,12 +57,25 @@ ADDRESSES = [
     ("224.0.0.1", False, False),
     ("255.255.255.255", False, False),
     ("127.0.0.1", True, False),
-    ("127.1", True, False),
-    ("2130706433", True, False),
+    ("[2001:0:a9fe:a9fe::1]", False, False),  # Teredo, by that server
+    ("[2001:0:c000:207:0:0:5601:5601]", False, False),  # Teredo, for 169.254.169.254
+    ("[64:ff9b:1::a9fe:a9fe]", False, False),
+    ("[::a9fe:a9fe]", False, False),
+    ("[2001:db8::5efe:a9fe:a9fe]", False, False),
+    ("0.1.2.3", False, False),
+    # Spellings that only some readers know are refused, whatever they mean.
+    ("127.1", False, False),
+    ("2130706433", False, False),
+    ("0x7f.1", False, False),
+    ("0177.0.0.1", False, False),
+    ("127.0.0.1.", False, False),
+    ("[::1%lo]", False, False),
     ("localhost", True, False),
     ("[::1]", True, False),
     ("0.0.0.0", True, False),
     ("[::ffff:127.0.0.1]", True, False),
+    ("[2002:7f00:1::]", True, False),
+    ("[64:ff9b::7f00:1]", True, False),
     ("10.1.2.3", True, True),
     ("192.0.2.7", True, True),
     ("[2001:db8::7]", True, True),
@@ -83,24 +97,53 @@ def _code(host: str) -> str:
         return error.code
 
 
-def _is_numeric(host: str) -> bool:
-    try:
-        socket.getaddrinfo(host.strip("[]"), 0)
-        return True
-    except OSError:
-        return False
-
-
 def test_addresses_by_what_they_mean() -> None:
     faults = []
     for is_local in (True, False):
         netguard.install(Guard(is_local=is_local))
         for host, *reached in ADDRESSES:
             wanted = "" if reached[0 if is_local else 1] else "host.forbidden"
-            if _is_numeric(host) and _code(host) != wanted:
+            if _code(host) != wanted:
                 faults.append(f"{host}, local {is_local}: {_code(host)!r}, not {wanted!r}")
     assert not faults, "\n".join(faults)
     assert _code("no-such-name.invalid") == "host.unknown"
+
+
+def _own_addresses() -> list[str]:
+    """The addresses of this machine's interfaces, as the kernel lists them."""
+    lines = Path("/proc/net/fib_trie").read_text().splitlines()
+    pairs = itertools.pairwise(lines)
+    found = {line.split("-- ")[1].strip() for line, after in pairs if "host LOCAL" in after}
+    return sorted(one for one in found if not one.startswith("127."))
+
+
+def test_this_machines_interfaces_are_this_machine() -> None:
+    netguard.install(Guard(is_local=False))
+    found = _own_addresses()
+    assert [_code(one) for one in found] == ["host.forbidden"] * len(found)
+    for address in ("127.0.0.9", "127.255.255.254"):
+        assert netguard._is_own(ipaddress.ip_address(address))
+    for address in ("192.0.2.1", "10.255.255.254", "8.8.8.8", "2001:db8::1"):
+        assert not netguard._is_own(ipaddress.ip_address(address))
+    netguard.install(Guard(is_local=False, hosts=tuple(found)))
+    assert [_code(one) for one in found] == [""] * len(found)
+
+
+def test_a_name_server_that_does_not_answer_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, released = threading.Event(), threading.Event()
+
+    def wait(*_: object, **__: object) -> list[Any]:
+        asked.set()
+        released.wait(60)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", wait)
+    monkeypatch.setattr(netguard, "RESOLVE_S", 0.05)
+    assert _code("slow.example") == "host.unknown"
+    assert asked.is_set()
+    released.set()
 
 
 def test_every_address_of_a_name_counts() -> None:
