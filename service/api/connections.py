@@ -2,8 +2,9 @@
 
 uvicorn closes a connection that is idle after a response. It never closes one that does not
 complete its request or does not read the response. Here each phase has a timeout: until the headers
-are complete, until the body is, until written data is read. At the connection limit, the connection
-that has waited longest for a request is closed.
+are complete, until the body is, until written data is read. Only so many connections may wait for
+a request, of one address and of all together; beyond it, the one that has waited longest is closed:
+of that address, or of the one that has most.
 Invariant: a complete request is never cut short by this; its handler limits its own time.
 Runs in the event loop.
 """
@@ -12,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from service.api.problems import PROBLEM_TYPE
+from service.runtime.addresses import network_of
 from service.runtime.settings import Settings
 
 _HEADERS, _BODY, _ANSWER = "headers", "body", "answer"
@@ -26,32 +28,76 @@ _HEADERS, _BODY, _ANSWER = "headers", "body", "answer"
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Seconds per phase, and the maximum number of connections."""
+    """Seconds per phase, and the maximum number of connections.
+
+    most_waiting: for a request, of one address.
+    """
 
     headers_s: float
     body_s: float
     taking_s: float
     most: int
+    most_waiting: int
 
     @classmethod
     def of(cls, settings: Settings) -> ConnectionLimits:
         """Return the limits of a service. A stream drops a slow reader before this closes it."""
         taking_s = max(settings.body_timeout_s, 2.0 * settings.changes_timeout_s)
         return cls(
-            settings.header_timeout_s, settings.body_timeout_s, taking_s, settings.connections
+            settings.header_timeout_s,
+            settings.body_timeout_s,
+            taking_s,
+            settings.connections,
+            settings.connections_per_address,
         )
 
 
+@dataclass
+class Waiting:
+    """The connections of a server that wait for a request, by address, the longest waiting first.
+
+    Entering, leaving and finding the oldest of an address cost the same however many there are.
+    """
+
+    _by_address: dict[str, dict[Connection, None]] = field(default_factory=dict)
+
+    def enter(self, connection: Connection) -> int:
+        """Add a connection as the newest; return how many of its address wait."""
+        waiting = self._by_address.setdefault(connection.address, {})
+        waiting.pop(connection, None)
+        waiting[connection] = None
+        return len(waiting)
+
+    def leave(self, connection: Connection) -> None:
+        """Remove a connection that waits no more."""
+        waiting = self._by_address.get(connection.address)
+        if waiting is not None:
+            waiting.pop(connection, None)
+            if not waiting:
+                del self._by_address[connection.address]
+
+    def oldest(self, address: str | None = None) -> Connection | None:
+        """Return the longest waiting one of an address; by default of the one that has most."""
+        waiting = (
+            max(self._by_address.values(), key=len, default={})
+            if address is None
+            else self._by_address.get(address, {})
+        )
+        return next(iter(waiting), None)
+
+
 class Connection(H11Protocol):
-    """One connection, until a WebSocket takes over. limits: a class attribute, see `limited`."""
+    """One connection, until a WebSocket takes over. limits, waiting: class attributes, see
+    `limited`.
+    """
 
     limits: ConnectionLimits
+    waiting: Waiting
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._phase = ""
-        # When the phase began, by the loop's clock.
-        self.since = 0.0
+        self.address = ""
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
@@ -60,6 +106,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request, or close the connection at the limit."""
         super().connection_made(transport)
+        self.address = network_of(self.client[0]) if self.client else ""
         if len(self.connections) > self.limits.most and not self._make_space():
             self._end(503, code="request.too_many", title="too many connections")
             return
@@ -77,6 +124,7 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the timers."""
+        self.waiting.leave(self)
         self._cancel()
         super().connection_lost(exc)
 
@@ -95,11 +143,6 @@ class Connection(H11Protocol):
 
     # --- phases ----------------------------------------------------------------------------------
 
-    @property
-    def is_idle(self) -> bool:
-        """Return True while it has no complete request."""
-        return self._phase != _ANSWER
-
     def _watch(self) -> None:
         """Start the timeout of the current phase when the phase changes."""
         phase = self._phase_now()
@@ -108,7 +151,11 @@ class Connection(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._phase, self.since = phase, self.loop.time()
+        self._phase = phase
+        if phase == _ANSWER:
+            self.waiting.leave(self)
+        elif self.waiting.enter(self) > self.limits.most_waiting:
+            self._make_space(self.address)
         if phase == _HEADERS:
             self._timer = self.loop.call_later(self.limits.headers_s, self._headers_late)
         elif phase == _BODY:
@@ -132,17 +179,17 @@ class Connection(H11Protocol):
     def _body_late(self) -> None:
         self._end(408, code="request.timeout", title="the request's body did not arrive in time")
 
-    def _make_space(self) -> bool:
+    def _make_space(self, address: str | None = None) -> bool:
         """Close the connection that has waited longest for a request."""
-        others = [c for c in self.connections if isinstance(c, Connection) and c is not self]
-        waiting = [c for c in others if c.is_idle and not c.transport.is_closing()]
-        if not waiting:
+        oldest = self.waiting.oldest(address)
+        if oldest is None:
             return False
-        min(waiting, key=lambda c: c.since)._end()
+        oldest._end()
         return True
 
     def _end(self, status: int = 0, *, code: str = "", title: str = "") -> None:
         """Close; send a problem first if no response has begun."""
+        self.waiting.leave(self)
         if self.transport.is_closing():
             return
         cycle = self.cycle
@@ -181,4 +228,6 @@ class Connection(H11Protocol):
 
 def limited(settings: Settings) -> type[Connection]:
     """Return the connection class with the limits of a service."""
-    return type("Connection", (Connection,), {"limits": ConnectionLimits.of(settings)})
+    return type(
+        "Connection", (Connection,), {"limits": ConnectionLimits.of(settings), "waiting": Waiting()}
+    )

@@ -28,7 +28,7 @@ class Guesses:
 
     def wait_s(self, address: str) -> float:
         """Count a failed attempt; return the seconds to wait, 0 while attempts are left."""
-        key, now = _network(address), time.monotonic()
+        key, now = network_of(address), time.monotonic()
         left, at = self._left.pop(key, (float(BURST), now))
         left = min(float(BURST), left + (now - at) / REFILL_S) - 1
         self._left[key] = (max(left, -1.0), now)
@@ -51,7 +51,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
+    """Return what one client may control: an IPv4 address, or the /64 network of an IPv6 one.
+
+    >>> network_of("192.0.2.7"), network_of("::ffff:192.0.2.7"), network_of("2001:db8::1:2:3:4")
+    ('192.0.2.7', '192.0.2.7', '2001:db8::/64')
+    """
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

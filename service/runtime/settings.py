@@ -101,6 +101,7 @@ class Settings(BaseModel):
     tables; 0 is unlimited. liveness_timeout_s: how long PostgreSQL may be silent before a
     connection counts as lost. header_timeout_s, body_timeout_s: time limits for the headers of an
     API request, and then for its body. connections: maximum number of API connections.
+    connections_per_address: maximum number that wait for a request, of one address.
 
     query_workers: how many queries and analyses of queries the API runs at once.
     query_workers_per_token: how many of them for one token. query_queue: how many more of one
@@ -169,6 +170,7 @@ class Settings(BaseModel):
     header_timeout_s: float = Field(10.0, gt=0)
     body_timeout_s: float = Field(60.0, gt=0)
     connections: int = Field(2_000, ge=10)
+    connections_per_address: int = Field(500, ge=10)
     query_workers: int = Field(8, ge=2)
     query_workers_per_token: int = Field(4, ge=1)
     query_queue: int = Field(200, ge=0)

@@ -267,3 +267,64 @@ def test_too_many_connections_close_idle_ones(hasty: RunningService) -> None:
     finally:
         for one in opened:
             one.close()
+
+
+MOST, MOST_OF_AN_ADDRESS = 100, 80
+
+
+@pytest.fixture(scope="module")
+def crowded(
+    postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningService]:
+    """A service with few connections, and fewer of one address, that closes none for its time."""
+    limits = {"connections": MOST, "connections_per_address": MOST_OF_AN_ADDRESS}
+    settings = {**limits, "header_timeout_s": 600}
+    folder = tmp_path_factory.mktemp("crowded")
+    with new_database(postgres) as made, RunningService(made.dsn, folder, **settings) as running:
+        yield running
+
+
+def _open_from(service: RunningService, address: str, number: int) -> list[socket.socket]:
+    target = ("127.0.0.1", service.port)
+    return [socket.create_connection(target, 30, (address, 0)) for _ in range(number)]
+
+
+def _await_closed(opened: list[socket.socket], number: int) -> None:
+    """Wait until so many of these connections are closed."""
+    until = time.monotonic() + 60
+    while sum(map(_is_closed, opened)) < number:
+        assert time.monotonic() < until, sum(map(_is_closed, opened))
+        time.sleep(0.05)
+
+
+def test_one_address_takes_no_connections_of_others(crowded: RunningService) -> None:
+    """Though those wait longer, here from three addresses of this machine."""
+    with contextlib.ExitStack() as closing:
+
+        def opened_from(address: str, number: int) -> list[socket.socket]:
+            made = _open_from(crowded, address, number)
+            for one in made:
+                closing.callback(one.close)
+            return made
+
+        early = opened_from("127.0.0.2", 30)
+        # Beyond what one address may have, its own oldest are closed.
+        many = opened_from("127.0.0.3", MOST_OF_AN_ADDRESS + 20)
+        _await_closed(many, 30)
+        assert not any(map(_is_closed, early))
+        # Beyond what all may have, those of the address that has most.
+        late = opened_from("127.0.0.4", 10)
+        _await_closed(many, 40)
+        assert http.get(f"{crowded.url}/health/live", timeout=60).status_code == 200
+        assert not any(map(_is_closed, early + late + many[-30:]))
+
+
+def test_a_crowd_delays_no_call(crowded: RunningService) -> None:
+    """One address keeps what it may have of them, whatever it opens."""
+    opened = _open_from(crowded, "127.0.0.3", 2600)
+    try:
+        assert http.get(f"{crowded.url}/health/live", timeout=60).status_code == 200
+        _await_closed(opened, 2600 - MOST_OF_AN_ADDRESS)
+    finally:
+        for one in opened:
+            one.close()
