@@ -203,6 +203,14 @@ def check_sink_path(path: str) -> None:
         raise _forbidden(path, "TIDEMARK_SINK_FOLDERS")
 
 
+def check_opened_sink(real: str, path: str) -> None:
+    """Refuse a folder of a sink by the real path at which it was opened, whatever links its path
+    has now. SourceError path.forbidden.
+    """
+    if not _guard.may_write(real):
+        raise _forbidden(path, "TIDEMARK_SINK_FOLDERS")
+
+
 def check_module(name: str) -> None:
     """Refuse a Python module that is not allowed by its whole name. SourceError
     module.forbidden."""

@@ -10,39 +10,36 @@ the progress is that of the newest snapshot of this sink.
 from __future__ import annotations
 
 import json
+import sqlite3
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NoSuchNamespaceError,
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.table import Table, TableProperties
 from sqlalchemy.exc import SQLAlchemyError
 
 from connectors import secrets
+from connectors.iceberg.catalog import SINK, IcebergTable, SinkCatalog, bad_metadata
 from connectors.iceberg.options import IcebergOptions
 from connectors.lake.changelog import changelog_schema, changes
 from connectors.lake.location import UNREACHABLE, unreached
 from connectors.sink import SinkTable
 from connectors.view_sink import Interruption, ViewEpoch, fenced, lost
-from dataflow.errors import SinkError, TemporaryError
+from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from storage.failpoints import failpoint
 
-SINK, EPOCH, WRITER = "tidemark.sink", "tidemark.epoch", "tidemark.writer"
+EPOCH, WRITER = "tidemark.epoch", "tidemark.writer"
 POSITIONS = "tidemark.positions"
 # Rows of this size are one file of a commit.
 FILE_BYTES = 64 << 20
-# After so many commits, older metadata files are deleted.
-_TABLE_PROPERTIES = {
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "100",
-}
+_CONFLICTS = (CommitFailedException, TableAlreadyExistsError)
+_MISSING = (NoSuchTableError, NoSuchNamespaceError)
 
 
 class IcebergSink:
@@ -55,7 +52,7 @@ class IcebergSink:
         self._writer = uuid.uuid4().hex
         self._has_claimed = False
         self._interrupted = Interruption()
-        self._table: Table | None = None
+        self._table: IcebergTable | None = None
 
     def open(self, known: int | None = None) -> int | None:
         """See ViewSink. SinkError sink.fenced, sink.lost, sink.not_empty."""
@@ -78,14 +75,9 @@ class IcebergSink:
         self._has_claimed, self._table = True, table
         return epoch
 
-    def _created(self) -> Table:
-        options = self._options
-        catalog = opened(options)
-        catalog.create_namespace_if_not_exists(options.namespace)
-        return catalog.create_table(
-            (*options.namespace, options.table),
-            changelog_schema(self._view.fields),
-            properties={**_TABLE_PROPERTIES, SINK: self._identity},
+    def _created(self) -> IcebergTable:
+        return SinkCatalog(self._options).created(
+            changelog_schema(self._view.fields), self._identity
         )
 
     def write(self, epochs: Sequence[ViewEpoch]) -> None:
@@ -103,7 +95,7 @@ class IcebergSink:
 
     def _commit(
         self,
-        table: Table,
+        table: IcebergTable,
         rows: Iterator[pa.RecordBatch] | Sequence[pa.RecordBatch],
         facts: dict[str, str],
         epoch: int | None,
@@ -112,8 +104,6 @@ class IcebergSink:
         summary = {SINK: self._identity, WRITER: self._writer, **facts}
         if epoch is not None:
             summary[EPOCH] = str(epoch)
-        # In memory alone: a conflict must be seen here, not repeated on top of it.
-        table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         schema = changelog_schema(self._view.fields)
         with table.transaction() as transaction:
             waiting: list[pa.RecordBatch] = []
@@ -131,13 +121,14 @@ class IcebergSink:
                 self._interrupted.check()
                 yield rows
 
-    def _newest(self, table: Table) -> dict[str, str]:
+    def _newest(self, table: IcebergTable) -> dict[str, str]:
         """Return the summary of this sink's newest snapshot; {} if it has none."""
-        snapshot = table.current_snapshot()
-        while snapshot is not None:
+        snapshot, passed = table.current_snapshot(), set[int]()
+        while snapshot is not None and snapshot.snapshot_id not in passed:
             found = snapshot.summary.additional_properties if snapshot.summary else {}
             if found.get(SINK) == self._identity:
                 return found
+            passed.add(snapshot.snapshot_id)
             parent = snapshot.parent_snapshot_id
             snapshot = None if parent is None else table.snapshot_by_id(parent)
         return {}
@@ -145,7 +136,8 @@ class IcebergSink:
     def remove(self) -> None:
         """See ViewSink. SinkError sink.not_ours."""
         with self._reported():
-            table = load(self._options)
+            catalog = SinkCatalog(self._options)
+            table = catalog.found()
             if table is None:
                 return
             if table.properties.get(SINK) != self._identity:
@@ -154,16 +146,14 @@ class IcebergSink:
                     f'table "{self._options.title}" cannot be dropped: another one has created it',
                     hint="drop the sink without its data",
                 )
-            storage = self._options.location.storage()
-            below = table.location().removeprefix("file://")
-            below = below.removeprefix(self._options.location.path).strip("/")
+            storage, below = self._options.location.storage(), self._options.table_folder
+            newest = catalog.files.name_of(table.metadata_location)
             for name in storage.names(below):
                 # The catalog's entry goes last, and needs the newest metadata to be read.
-                if not table.metadata_location.endswith(name):
+                if name != newest:
                     self._interrupted.check()
                     storage.delete(name)
-            catalog = opened(self._options)
-            catalog.drop_table((*self._options.namespace, self._options.table))
+            catalog.dropped()
             for name in storage.names(below):
                 storage.delete(name)
 
@@ -181,36 +171,43 @@ class IcebergSink:
     def _reported(self) -> Iterator[None]:
         """Turn the client's errors into ours."""
         try:
-            yield
-        except (CommitFailedException, TableAlreadyExistsError) as error:
+            with client_errors():
+                yield
+        except _CONFLICTS as error:
             raise TemporaryError(
                 "sink.transaction_lost",
                 "another writer changed the table at the same time",
                 detail=secrets.hide(str(error)).partition("\n")[0][:500],
                 hint="no action needed: it is written again",
             ) from None
-        except (NoSuchTableError, NoSuchNamespaceError) as error:
+        except _MISSING as error:
             raise self._lost(str(error)) from None
-        except (OSError, SQLAlchemyError) as error:
-            raise unreached(secrets.hide(str(error)).partition("\n")[0]) from None
 
     def _lost(self, detail: str) -> SinkError:
         what = f'table "{self._options.title}" is missing'
         return lost(detail, what, first="drop the table")
 
 
-def opened(options: IcebergOptions) -> SqlCatalog:
-    """Return the catalog. SourceError path.forbidden, host.forbidden, secret.missing."""
-    options.check()
-    return SqlCatalog(options.catalog_name, **options.properties())
+@contextmanager
+def client_errors() -> Iterator[None]:
+    """Turn what the client makes of a table or catalog into our errors, but those it documents.
 
-
-def load(options: IcebergOptions) -> Table | None:
-    """Return the table; None if there is none."""
+    SinkError sink.bad_metadata; SourceError, TemporaryError.
+    """
     try:
-        return opened(options).load_table((*options.namespace, options.table))
-    except (NoSuchTableError, NoSuchNamespaceError):
-        return None
+        yield
+    except (TidemarkError, *_CONFLICTS, *_MISSING):
+        raise
+    except (OSError, SQLAlchemyError, sqlite3.Error) as error:
+        raise unreached(secrets.hide(str(error)).partition("\n")[0]) from None
+    except Exception as error:
+        # Its text may quote what was read.
+        raise bad_metadata("", type(error).__name__) from None
+
+
+def load(options: IcebergOptions) -> IcebergTable | None:
+    """Return the table; None if there is none."""
+    return SinkCatalog(options).found()
 
 
 def not_empty(options: IcebergOptions) -> SinkError:

@@ -1,7 +1,7 @@
 """Options of a sink in an Iceberg table.
 
-Invariant: the client gets only properties that are named here, never the user's: some of Iceberg's
-name Python classes or other machines. Unknown or contradictory options are refused.
+Invariant: the client gets no properties of the user's: some of Iceberg's name Python classes or
+other machines. Unknown or contradictory options are refused.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from urllib.parse import quote, urlsplit
 from connectors import netguard, secrets
 from connectors.lake.location import PAGE, Location, max_delay_s, plain_name
 from connectors.option_reader import OptionReader
+from connectors.outside.address import AddressError, parse_folder
 from connectors.sink import SinkTable
 
 MAX_DELAY_S = 30.0
 _SQLITE, _POSTGRES = "sqlite", "postgresql"
-_KEYS = {
-    "access_key": "s3.access-key-id",
-    "secret_key": "s3.secret-access-key",
-    "session_token": "s3.session-token",
-}
+# A part of a table's name is part of the name of a folder too.
+_NOT_IN_NAMES = "/\\"
 
 
 @dataclass(frozen=True)
@@ -47,18 +45,27 @@ class IcebergOptions:
             raise reader.refused(name, "is not supported for Iceberg")
         catalog, password = reader.take("catalog", str), reader.take("password", str, "")
         parts = urlsplit(catalog)
-        if parts.scheme not in (_SQLITE, _POSTGRES) or parts.query or parts.password:
+        if (
+            parts.scheme not in (_SQLITE, _POSTGRES)
+            or parts.query
+            or parts.password
+            or "#" in catalog
+        ):
             hint = "sqlite:////folder/catalog.db or postgresql://user@host/database"
             raise reader.refused("catalog", "is not the URL of an SQL catalog", hint=hint)
-        if parts.scheme == _SQLITE and not parts.path.startswith("//"):
-            raise reader.refused("catalog", "must name an absolute path", hint="sqlite:////a/c.db")
+        if parts.scheme == _SQLITE:
+            try:
+                _catalog_path(catalog)
+            except AddressError as error:
+                hint = "sqlite:////folder/catalog.db, without escapes"
+                raise reader.refused("catalog", str(error), hint=hint) from None
         if parts.scheme == _POSTGRES and not (parts.hostname and parts.username):
             raise reader.refused("catalog", "must name a user and a host")
         if password:
             secrets.refuse_plain("password", password)
         reader.choice("initial", ("rows", "changes"), "rows")
         *namespace, name = reader.take("table", str, f"tidemark.{plain_name(table)}").split(".")
-        if not namespace or not all((*namespace, name)):
+        if not namespace or not all(map(_is_name, (*namespace, name))):
             raise reader.refused("table", "must be a namespace and a name", hint="shop.revenue")
         made = IcebergOptions(
             location,
@@ -80,34 +87,40 @@ class IcebergOptions:
     def check(self) -> None:
         """Refuse what must not be reached. SourceError path.forbidden, host.forbidden."""
         self.location.check()
-        parts = urlsplit(self.catalog)
-        if parts.scheme == _SQLITE:
-            netguard.check_sink_path(parts.path[1:])
+        if self.catalog_file:
+            netguard.check_sink_path(self.catalog_file)
         else:
             netguard.check_url(self.catalog)
 
-    def properties(self) -> dict[str, str]:
-        """Return the properties of the catalog and its files. SourceError secret.missing."""
-        path, bucket = self.location.path, self.location.bucket
-        found = {
-            "uri": self._uri(),
-            "warehouse": path if self.location.is_bucket else f"file://{path}",
-        }
-        if not self.location.is_bucket:
-            return found
-        found |= {"s3.region": bucket.region, "s3.connect-timeout": "5", "s3.request-timeout": "30"}
-        if bucket.endpoint:
-            found["s3.endpoint"] = bucket.endpoint
-        if not bucket.access_key:
-            return {**found, "s3.anonymous": "true"}
-        keys = {_KEYS[name]: self.location.secret(name) for name in _KEYS}
-        return found | {name: value for name, value in keys.items() if value}
+    @property
+    def catalog_file(self) -> str:
+        """The path of a catalog of SQLite; empty for PostgreSQL."""
+        return _catalog_path(self.catalog) if self.catalog.startswith(_SQLITE) else ""
 
-    def _uri(self) -> str:
+    @property
+    def table_folder(self) -> str:
+        """The table's folder, below the warehouse."""
+        return f"{'.'.join(self.namespace)}/{self.table}"
+
+    @property
+    def table_location(self) -> str:
+        """The table's location, as its metadata has it."""
+        path = self.location.path
+        return f"{path if self.location.is_bucket else f'file://{path}'}/{self.table_folder}"
+
+    def database_url(self) -> str:
+        """Return the URL of a catalog of PostgreSQL. SourceError secret.missing."""
         parts = urlsplit(self.catalog)
-        if parts.scheme == _SQLITE:
-            return self.catalog
         password = secrets.resolve(self.password)
         login = f"{parts.username}:{quote(password, safe='')}" if password else parts.username
         host = parts.netloc.rpartition("@")[2]
         return f"postgresql+psycopg2://{login}@{host}{parts.path}"
+
+
+def _is_name(text: str) -> bool:
+    return bool(text) and text.isprintable() and not any(c in text for c in _NOT_IN_NAMES)
+
+
+def _catalog_path(catalog: str) -> str:
+    """Return the path that the URL of a file names. AddressError."""
+    return parse_folder(catalog.removeprefix(f"{_SQLITE}:///"))

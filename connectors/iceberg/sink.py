@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from connectors.extras import require_package
 from connectors.iceberg.options import IcebergOptions
 from connectors.lake.changelog import require_free_names
-from connectors.lake.location import unreached
 from connectors.sink import SinkTable
 
 if TYPE_CHECKING:
@@ -30,19 +29,15 @@ def make(options: Mapping[str, Any], table: SinkTable, identity: str, title: str
 
 def check(options: Mapping[str, Any], table: SinkTable, title: str) -> dict[str, Any]:
     """See SinkConnector; a new catalog gets its own tables. SinkError sink.column_name,
-    sink.not_empty.
+    sink.not_empty, sink.bad_metadata.
     """
     require_package("pyiceberg", 'sink type "iceberg"')
     chosen = IcebergOptions.of(options, table)
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from connectors.iceberg.iceberg_sink import load, not_empty
+    from connectors.iceberg.iceberg_sink import client_errors, load, not_empty
 
     require_free_names(table)
-    try:
+    with client_errors():
         found = load(chosen)
-    except (OSError, SQLAlchemyError) as error:
-        raise unreached(str(error).partition("\n")[0]) from None
     if found is not None:
         raise not_empty(chosen)
     chosen.location.check_writable()

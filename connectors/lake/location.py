@@ -6,8 +6,6 @@ bucket is checked before it is opened. Secrets are references until then.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +13,11 @@ from pathlib import Path
 from connectors import netguard, secrets
 from connectors.extras import extra_required
 from connectors.objects.bucket_options import BucketOptions
-from connectors.objects.shared_storage import (
-    FolderStorage,
-    SharedStorage,
-    check_conditions,
-)
+from connectors.objects.folder_storage import SinkFolder
+from connectors.objects.shared_storage import SharedStorage, check_conditions
 from connectors.option_reader import OptionReader
+from connectors.outside.address import AddressError, parse_folder, parse_object_url
+from connectors.outside.texts import clean
 from connectors.sink import SinkTable
 from dataflow.errors import TemporaryError
 
@@ -28,8 +25,7 @@ S3 = "s3://"
 PAGE = "docs/LAKE_SINKS.md"
 # The error of a target that cannot be reached; temporary.
 UNREACHABLE = "sink.unreachable"
-# Both become part of the host that is reached.
-_BUCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+# It becomes part of the host that is reached.
 _REGION = re.compile(r"[A-Za-z0-9-]{1,64}")
 _NOT_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -44,16 +40,13 @@ class Location:
     @staticmethod
     def of(reader: OptionReader) -> Location:
         """Read the options of a location. SinkError sink.bad_option, secret.plain."""
-        path = reader.take("path", str).rstrip("/")
-        bucket = bucket_options(reader)
-        if path.startswith(S3):
-            name = path.removeprefix(S3).partition("/")[0]
-            if not _BUCKET_NAME.fullmatch(name):
-                raise reader.refused("path", "does not name a valid bucket", detail=name)
-        elif not path.startswith("/") or ".." in path.split("/"):
+        text, bucket = reader.take("path", str), bucket_options(reader)
+        try:
+            path = _plain(text)
+        except AddressError as error:
             hint = "/folder or s3://bucket/prefix"
-            raise reader.refused("path", "is neither absolute nor in a bucket", hint=hint)
-        elif bucket != BucketOptions():
+            raise reader.refused("path", str(error), detail=clean(text), hint=hint) from None
+        if not path.startswith(S3) and bucket != BucketOptions():
             raise reader.refused("path", "is no bucket, but options of a bucket are given")
         return Location(path, bucket)
 
@@ -74,19 +67,18 @@ class Location:
         """Return the files at this location; errors as in `check`."""
         self.check()
         if not self.is_bucket:
-            return FolderStorage(Path(self.path), UNREACHABLE)
+            return SinkFolder(Path(self.path), UNREACHABLE)
         with extra_required("a bucket of S3"):
             from connectors.objects.option_bucket import OptionBucket
         return OptionBucket(self.path, self.bucket, code=UNREACHABLE)
 
     def check_writable(self) -> None:
         """Write a file and delete it. TemporaryError; TidemarkError sink.unsafe_storage."""
-        check_conditions(self.storage(), code="sink.unsafe_storage")
-        if not self.is_bucket:
+        storage = self.storage()
+        check_conditions(storage, code="sink.unsafe_storage")
+        if isinstance(storage, SinkFolder):
             # Folders that the check has made.
-            for folder in (f"{self.path}/check", self.path):
-                with contextlib.suppress(OSError):
-                    os.rmdir(folder)
+            storage.remove_empty("check")
 
     def secret(self, name: str) -> str:
         """Return a credential of the bucket, resolved: access_key, secret_key, session_token."""
@@ -136,3 +128,15 @@ def plain_name(table: SinkTable) -> str:
     """Return a view's name in letters, digits, dashes and underscores."""
     title = f"{table.schema}_{table.name}" if table.schema != "public" else table.name
     return _NOT_NAME.sub("_", title)
+
+
+def _plain(text: str) -> str:
+    """Return a folder, or s3://bucket/prefix, rebuilt from its parts. AddressError.
+
+    >>> _plain("/lake//a/"), _plain("s3://bucket/a/")
+    ('/lake/a', 's3://bucket/a')
+    """
+    if not text.startswith(S3):
+        return parse_folder(text)
+    bucket, prefix = parse_object_url(text)
+    return f"{S3}{bucket}/{prefix}".rstrip("/")

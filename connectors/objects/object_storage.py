@@ -18,7 +18,8 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import S3Store
 
-from connectors.objects.shared_storage import COPY_BYTES, FolderStorage, reached, require_own
+from connectors.objects.folder_storage import FolderStorage
+from connectors.objects.shared_storage import COPY_BYTES, reached, require_own
 from connectors.shuffle_storage import S3, shown_url
 from dataflow.errors import TidemarkError
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from connectors.extras import extra_required
-from connectors.objects.shared_storage import FolderStorage, SharedStorage
+from connectors.objects.folder_storage import FolderStorage
+from connectors.objects.shared_storage import SharedStorage
 from connectors.shuffle_storage import S3
 
 

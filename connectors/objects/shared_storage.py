@@ -9,16 +9,13 @@ them.
 
 from __future__ import annotations
 
-import os
-import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from connectors.shuffle_storage import force_names, shown_url
+from connectors.shuffle_storage import shown_url
 from dataflow.errors import TemporaryError, TidemarkError
 
 COPY_BYTES = 8 << 20
@@ -69,78 +66,6 @@ class SharedStorage(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class FolderStorage:
-    """A folder on a disk that all machines see, with links and durable renames (not object mounts).
-
-    A name appears by a link to a synced draft, which fails if the name is taken. code: of the error
-    of a failure; a user of the storage may have its own.
-    """
-
-    path: Path
-    code: str = "spark.storage"
-
-    def create(self, name: str, content: bytes) -> None:
-        """See SharedStorage."""
-        with self._draft(name) as draft:
-            _write_synced(draft, content)
-            try:
-                os.link(draft, self.path / name)
-            except FileExistsError:
-                require_own(self, name, content)
-
-    def put(self, name: str, content: bytes) -> None:
-        """See SharedStorage."""
-        with self._draft(name) as draft:
-            _write_synced(draft, content)
-            os.replace(draft, self.path / name)
-
-    def send(self, path: Path, name: str) -> None:
-        """See SharedStorage."""
-        with self._draft(name) as draft:
-            with path.open("rb") as source, draft.open("wb") as target:
-                shutil.copyfileobj(source, target, COPY_BYTES)
-                target.flush()
-                os.fsync(target.fileno())
-            os.replace(draft, self.path / name)
-
-    def get(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """See SharedStorage."""
-        with reached(str(self.path), self.code), (self.path / name).open("rb") as file:
-            file.seek(start)
-            return file.read() if stop is None else file.read(stop - start)
-
-    def download(self, name: str, path: Path) -> None:
-        """See SharedStorage."""
-        with reached(str(self.path), self.code):
-            shutil.copyfile(self.path / name, path)
-
-    def names(self, folder: str) -> list[str]:
-        """See SharedStorage."""
-        with reached(str(self.path), self.code):
-            found = (self.path / folder).rglob("*")
-            paths = [p for p in found if not p.name.startswith(".") and p.is_file()]
-        return sorted(p.relative_to(self.path).as_posix() for p in paths)
-
-    def delete(self, name: str) -> None:
-        """See SharedStorage."""
-        with reached(str(self.path), self.code):
-            (self.path / name).unlink(missing_ok=True)
-
-    @contextmanager
-    def _draft(self, name: str) -> Iterator[Path]:
-        """Yield a path beside a name; make the name durable if the block succeeds."""
-        path = self.path / name
-        draft = path.with_name(f".{uuid.uuid4().hex}")
-        with reached(str(self.path), self.code):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                yield draft
-            finally:
-                draft.unlink(missing_ok=True)
-            force_names(path.parent)
-
-
 def check_conditions(storage: SharedStorage, code: str = "spark.storage_unsafe") -> None:
     """Refuse a storage that lets two writers create one name. TidemarkError with this code.
 
@@ -171,13 +96,6 @@ def require_own(storage: SharedStorage, name: str, content: bytes) -> None:
         raise OSError(f"{name} is being written by another process") from None
     if found != content:
         raise NameTakenError(name) from None
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 @contextmanager

@@ -12,11 +12,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from connectors.lake.changelog import changelog_schema, changes
 from connectors.lake.location import UNREACHABLE, unreached
-from connectors.objects.shared_storage import FolderStorage, SharedStorage
+from connectors.objects.folder_storage import FolderStorage
+from connectors.objects.shared_storage import SharedStorage
 from connectors.parquet import data_files
 from connectors.parquet.data_files import DataFiles
 from connectors.parquet.manifests import FENCED, FOLDER, Manifest, Manifests, files_lost
@@ -58,7 +58,7 @@ class ParquetSink:
         self._has_claimed, self._newest = True, claimed
         manifests.remove_garbage(claimed, data_files.FOLDER)
         if isinstance(self._storage, FolderStorage):
-            _remove_drafts(self._storage.path)
+            self._storage.remove_drafts((data_files.FOLDER, FOLDER))
         return claimed.epoch
 
     def _check(self, newest: Manifest | None, known: int | None) -> None:
@@ -162,10 +162,3 @@ def not_empty(path: str, detail: str) -> SinkError:
         detail=detail,
         hint="choose another path, or empty this one",
     )
-
-
-def _remove_drafts(folder: Path) -> None:
-    """Delete what killed writers have left: drafts are files whose name begins with a dot."""
-    for name in (data_files.FOLDER, FOLDER):
-        for path in (folder / name).rglob(".*"):
-            path.unlink(missing_ok=True)

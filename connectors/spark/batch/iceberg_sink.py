@@ -67,6 +67,7 @@ class IcebergSink:
         with self._reported("open"):
             self._table = self._opened(catalog)
         self._check_owner()
+        self._check_properties()
 
     def progress(self) -> int:
         """See EpochSink."""
@@ -247,6 +248,21 @@ class IcebergSink:
                 else "it was not created by Tidemark",
                 hint="give the view another table; drop this one when nothing reads it any more",
             )
+
+    def _check_properties(self) -> None:
+        """Refuse a table that names classes to load, or folders elsewhere. SinkError
+        sink.bad_metadata.
+        """
+        below = f"{self._table.location().rstrip('/')}/"
+        for name, value in dict(self._table.properties()).items():
+            names_code = name.endswith((".impl", "-impl"))
+            if names_code or (name.endswith(".path") and not f"{value}/".startswith(below)):
+                raise SinkError(
+                    "sink.bad_metadata",
+                    f'property "{name}" of table "{self._name}" cannot be used',
+                    detail="it names a class, or a folder outside of the table",
+                    hint="remove the property; check who else can write to the table",
+                )
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)

@@ -191,8 +191,8 @@ def test_special_values_that_fit(tmp_path: Path) -> None:
 
 OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({}, '"path" is missing'),
-    ({"path": "lake"}, "neither absolute"),
-    ({"path": "/lake/../etc"}, "neither absolute"),
+    ({"path": "lake"}, "an absolute path"),
+    ({"path": "/lake/../etc"}, 'has ".." in it'),
     ({"path": "s3://a b/x"}, "valid bucket"),
     ({"path": "/x", "endpoint": "http://a"}, "options of a bucket"),
     ({"path": "s3://bucket/x", "access_key": "${env:SECRET_A}"}, "require each other"),

@@ -20,7 +20,7 @@ from connectors import netguard
 from connectors.files.source import FilesSource
 from connectors.files.source import declare as declare_files
 from connectors.formats.declared import declared_type
-from connectors.objects.shared_storage import FolderStorage
+from connectors.objects.folder_storage import FolderStorage
 from connectors.spark.batch.planning import PlannedView
 from connectors.spark.batch.view_run import Summary, ViewRun
 from connectors.spark.maintained import driver as driver_module

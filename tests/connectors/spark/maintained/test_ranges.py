@@ -21,7 +21,7 @@ from kafka import TopicPartition
 
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.source import KafkaSource
-from connectors.objects.shared_storage import FolderStorage
+from connectors.objects.folder_storage import FolderStorage
 from connectors.source import SourceBatch
 from connectors.spark.maintained import driver as driver_module
 from connectors.spark.maintained.driver import Batch, Driver

@@ -11,11 +11,11 @@ from pathlib import Path
 import obstore
 import pytest
 
-from connectors.objects import object_storage, shared_storage
+from connectors.objects import folder_storage, object_storage
+from connectors.objects.folder_storage import FolderStorage
 from connectors.objects.object_storage import BucketStorage
 from connectors.objects.open_storage import open_storage
 from connectors.objects.shared_storage import (
-    FolderStorage,
     NameTakenError,
     SharedStorage,
     check_conditions,
@@ -109,7 +109,7 @@ def test_a_crash_between_link_and_reply_is_no_other_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = FolderStorage(tmp_path)
-    monkeypatch.setattr(shared_storage, "force_names", fail)
+    monkeypatch.setattr(folder_storage, "force_folder", fail)
     with pytest.raises(TemporaryError, match=r"spark\.storage"):
         storage.create("manifest/1", b"one")
     monkeypatch.undo()

@@ -14,7 +14,7 @@ from random import Random
 import psutil
 import pytest
 
-from connectors.objects.shared_storage import FolderStorage
+from connectors.objects.folder_storage import FolderStorage
 from connectors.spark.maintained.connect_scheduler import ConnectScheduler
 from connectors.spark.maintained.driver import Driver, Limits
 from connectors.spark.maintained.spark_scheduler import DAEMON, SETTINGS, SparkScheduler
