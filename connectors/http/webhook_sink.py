@@ -9,18 +9,16 @@ process runs, acknowledged parts of an epoch are not sent again.
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Sequence
 
-import httpx
-
 from connectors import netguard
-from connectors.guarded_http import GuardedTransport, tls_context
-from connectors.http.client import retry_after_s
 from connectors.http.webhook_messages import Message, Messages, key_of, signature
 from connectors.http.webhook_options import SKIP, WebhookOptions
+from connectors.outside.address import parse_url
+from connectors.outside.http import Answer, HttpClient, Trust, UnreachableError
+from connectors.outside.http_headers import retry_after_s
 from connectors.polled.schedule import RetryLaterError
-from connectors.secrets import hide, resolve
+from connectors.secrets import resolve
 from connectors.view_sink import Interruption, ViewEpoch
 from dataflow.errors import SinkError, TemporaryError
 from storage import clock
@@ -32,12 +30,11 @@ ATTEMPTS = 5
 RETRY_S, JITTER = (0.2, 5.0), (0.5, 1.0)
 # A receiver that asks for more is asked again by the worker's own pauses.
 MAX_PAUSE_S = 60.0
-_AGENT = "tidemark"
 _GONE = 410
 _BUSY = (408, 425, 429)
 # The address or the login is wrong, not the message: none is skipped.
 _NOT_THE_MESSAGE = (401, 403, 404, 405, 407)
-_SHOWN_BYTES = 200
+MAX_RETRY_AFTER_S = 86_400.0
 
 
 class WebhookSink:
@@ -49,7 +46,7 @@ class WebhookSink:
         self._messages = messages
         self._title = title
         self._interrupted = Interruption()
-        self._client: httpx.Client | None = None
+        self._client: HttpClient | None = None
         self._acknowledged: set[str] = set()
 
     def open(self, known: int | None = None) -> int | None:
@@ -85,8 +82,11 @@ class WebhookSink:
         """Nothing is stored."""
 
     def interrupt(self) -> None:
-        """Interrupt from any thread: `write` ends before its next message."""
+        """Interrupt from any thread: a message on its way is cut off, and `write` ends."""
         self._interrupted.set()
+        client = self._client
+        if client is not None:
+            client.abort()
 
     def close(self) -> None:
         """Close the connections."""
@@ -118,34 +118,33 @@ class WebhookSink:
             "webhook-timestamp": str(timestamp_s),
             "webhook-signature": signature(message, timestamp_s, self._keys()),
         }
-        deadline = time.monotonic() + self._options.timeout_s
         try:
-            request = self._connected().stream(
-                "POST", self._options.url, headers=headers, content=message.body
-            )
-            with request as answer:
-                self._check_status(answer, message, deadline)
-        except httpx.TransportError as error:
-            detail = hide(f"{type(error).__name__}: {error}")
+            with self._connected().ask(
+                "POST", parse_url(self._options.url), headers=headers, content=message.body
+            ) as answer:
+                self._check_status(answer, message)
+        except UnreachableError as error:
             hint = "check that the receiver runs and is reachable from the service"
             what = f'the receiver of sink "{self._title}" cannot be reached'
-            raise RetryLaterError("webhook.unreachable", what, detail=detail, hint=hint) from None
+            raise RetryLaterError(
+                "webhook.unreachable", what, detail=str(error), hint=hint
+            ) from None
 
-    def _check_status(self, answer: httpx.Response, message: Message, deadline: float) -> None:
-        status = answer.status_code
-        if 200 <= status < 300:
+    def _check_status(self, answer: Answer, message: Message) -> None:
+        status = answer.status
+        if answer.is_success:
             return
         named = f'the receiver of sink "{self._title}"'
         if status == _GONE:
             hint = "drop the sink, or let the receiver accept messages, and add it again"
             raise SinkError("webhook.gone", f"{named} wants no more messages", hint=hint)
-        text = _first_text(answer, deadline)
-        detail = f"HTTP {status} for message {message.id}: {text}"
+        detail = f"HTTP {status} for message {message.id}: {answer.quoted()}"
         if status in _BUSY or status >= 500:
             error = RetryLaterError(
                 "webhook.unavailable", f"{named} cannot take it now", detail=detail
             )
-            error.retry_after_s = retry_after_s(answer.headers.get("retry-after", ""))
+            asked = answer.headers.get("retry-after", "")
+            error.retry_after_s = retry_after_s(asked, MAX_RETRY_AFTER_S, clock.wall_ns() / 1e9)
             raise error
         is_content = 400 <= status < 500 and status not in _NOT_THE_MESSAGE
         if is_content and self._options.on_refused == SKIP:
@@ -158,30 +157,16 @@ class WebhookSink:
             hint='correct the receiver and add the sink again, or choose on_refused "skip"',
         )
 
-    def _connected(self) -> httpx.Client:
+    def _connected(self) -> HttpClient:
         if self._client is None:
-            inner = httpx.HTTPTransport(verify=tls_context(self._options.ca), trust_env=False)
-            self._client = httpx.Client(
-                transport=GuardedTransport(inner),
-                headers={"User-Agent": _AGENT},
-                timeout=self._options.timeout_s,
-                follow_redirects=False,
-                trust_env=False,
-            )
+            trust = Trust(self._options.ca)
+            self._client = HttpClient(timeout_s=self._options.timeout_s, trust=trust, side="sink")
+            # Interrupted meanwhile, it would not have been aborted.
+            self._interrupted.check()
         return self._client
 
     def _keys(self) -> list[bytes]:
         return [key_of(resolve(reference)) for reference in self._options.secrets]
-
-
-def _first_text(answer: httpx.Response, deadline: float) -> str:
-    """Return how an answer's body begins."""
-    found = b""
-    for part in answer.iter_bytes():
-        found += part
-        if len(found) >= _SHOWN_BYTES or time.monotonic() > deadline:
-            break
-    return hide(found[:_SHOWN_BYTES].decode(errors="replace"))
 
 
 def _cut(text: str) -> TemporaryError:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from connectors.feed_source import FeedPositions
+from connectors.outside.boundary import boundary
 from connectors.polled.contents import Fetched, PolledContents, Step
 from connectors.polled.schedule import PollSchedule
 from connectors.pushdown import PushdownRequirement
@@ -66,7 +67,8 @@ def fetched(watch: Watch) -> Fetched:
     watch.schedule.check()
     watch.schedule.begin()
     try:
-        found = watch.fetch(watch.contents.validators)
+        with boundary("source", watch.relation.name.source):
+            found = watch.fetch(watch.contents.validators)
     except TidemarkError as error:
         watch.schedule.failed(error)
         raise
