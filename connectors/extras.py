@@ -13,7 +13,6 @@ from dataflow.errors import TidemarkError
 
 # The first parts of the names of modules. pyproject.toml has the packages of each extra.
 EXTRAS = {
-    "clickhouse_connect": "clickhouse",
     "confluent_kafka": "kafka",
     "deltalake": "lake",
     "pyiceberg": "lake",

@@ -112,7 +112,10 @@ HOMES = {
     "deltalake": ("connectors/delta",),
     "pyiceberg": ("connectors/iceberg",),
     "sqlalchemy": ("connectors/iceberg",),
-    "clickhouse_connect": ("connectors/clickhouse",),
+    # Clients and servers of other programs: a connector asks through connectors/outside alone.
+    "clickhouse_connect": (),
+    "httpcore": ("connectors/outside",),
+    "httpx": ("service",),
     "google": ("connectors/formats",),
     "grpc_tools": ("connectors/formats",),
     "fastapi": ("service",),
@@ -425,7 +428,9 @@ def test_a_library_has_one_home() -> None:
     for path in product_files():
         for line, imported in imports_of(path):
             homes = HOMES.get(imported.split(".")[0])
-            if homes and not any(name_of(path).startswith(home + "/") for home in homes):
+            if homes is not None and not any(
+                name_of(path).startswith(home + "/") for home in homes
+            ):
                 faults.append(f"{name_of(path)}:{line}: {imported} belongs in {', '.join(homes)}")
     report(faults)
 

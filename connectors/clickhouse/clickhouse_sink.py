@@ -14,19 +14,13 @@ import re
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
-import clickhouse_connect
-import httpx
 import pyarrow as pa
 import xxhash
-from clickhouse_connect.driver.client import Client
-from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
-from connectors import secrets
+from connectors.clickhouse.session import ClickHouseSession, unreached
 from connectors.clickhouse.sink_options import ClickHouseOptions, literal
 from connectors.clickhouse.tables import NOW, PROGRESS, changes_of, rows_of, statements
-from connectors.guarded_http import GuardedTransport, tls_context
 from connectors.lake.location import UNREACHABLE
 from connectors.sink import SinkTable
 from connectors.view_sink import Interruption, ViewEpoch, fenced, lost
@@ -34,7 +28,6 @@ from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from storage.failpoints import failpoint
 
 LEAST_VERSION = (23, 2)
-CONNECT_S, RECEIVE_S = 5, 60
 INSERT_ROWS, INSERT_BYTES = 1_000_000, 64 << 20
 
 
@@ -51,7 +44,7 @@ class ClickHouseSink:
         self._generation = 0
         self._first: int | None = None
         self._interrupted = Interruption()
-        self._client: Client | None = None
+        self._session: ClickHouseSession | None = None
 
     # --- life ------------------------------------------------------------------------------
 
@@ -59,8 +52,8 @@ class ClickHouseSink:
         """See ViewSink. SinkError sink.fenced, sink.lost, sink.not_empty."""
         self._interrupted.check()
         self.close()
-        self._client = connect(self._options)
-        there = existing(self._client, self._options)
+        self._session = connect(self._options)
+        there = existing(self._session, self._options)
         if there and there.get(PROGRESS) != self._owner:
             if self._has_claimed:
                 raise self._lost("others have created its tables again")
@@ -92,18 +85,21 @@ class ClickHouseSink:
     def interrupt(self) -> None:
         """See ViewSink."""
         self._interrupted.set()
+        session = self._session
+        if session is not None:
+            session.abort()
 
     def close(self) -> None:
         """See ViewSink."""
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
 
     def remove(self) -> None:
         """See ViewSink. SinkError sink.not_ours."""
         self.close()
-        self._client = connect(self._options)
-        there = existing(self._client, self._options)
+        self._session = connect(self._options)
+        there = existing(self._session, self._options)
         if not there:
             return
         if there.get(PROGRESS) != self._owner:
@@ -134,11 +130,11 @@ class ClickHouseSink:
             # The same rows only: other rows under one token would be ignored.
             token = f"{span}-{number}-{xxhash.xxh128_hexdigest(body)}"
             self._insert("", chunk[0].schema.names, body, token)
-        failpoint("clickhouse.rows.written", _failed)
+        failpoint("clickhouse.rows.written", unreached)
         self._first = epochs[0].number if self._first is None else self._first
         last = epochs[-1]
         self._write_progress(last.number, json.dumps(last.positions))
-        failpoint("clickhouse.progress.written", _failed)
+        failpoint("clickhouse.progress.written", unreached)
 
     def _write_progress(self, epoch: int | None, positions: str) -> None:
         facts = {
@@ -165,79 +161,36 @@ class ClickHouseSink:
 
     # --- the server ------------------------------------------------------------------------
 
-    def _opened(self) -> Client:
-        if self._client is None:
+    def _opened(self) -> ClickHouseSession:
+        if self._session is None:
             raise TemporaryError(UNREACHABLE, "the sink is not open")
-        return self._client
+        return self._session
 
     def _command(self, sql: str) -> None:
-        try:
-            self._opened().command(sql)
-        except (ClickHouseError, OSError) as error:
-            raise failure(error) from None
+        self._opened().command(sql)
 
     def _insert(self, suffix: str, names: Sequence[str], body: bytes, token: str = "") -> None:
         form = "ArrowStream" if token else "JSONEachRow"
         settings = {"insert_deduplication_token": token} if token else {}
-        try:
-            self._opened().raw_insert(
-                self._options.name(suffix), names, body, settings=settings, fmt=form
-            )
-        except (ClickHouseError, OSError) as error:
-            raise failure(error) from None
+        self._opened().insert(self._options.name(suffix), names, body, form, **settings)
 
     def _lost(self, detail: str) -> SinkError:
         what = f"table {self._options.name()} is missing"
         return lost(detail, what, first="drop the sink's other tables too")
 
 
-def connect(options: ClickHouseOptions) -> Client:
-    """Return a client. TemporaryError; SinkError clickhouse.version; SourceError host.forbidden,
+def connect(options: ClickHouseOptions) -> ClickHouseSession:
+    """Return a session. TemporaryError; SinkError clickhouse.version; SourceError host.forbidden,
     secret.missing.
     """
-    options.check()
-    parts = urlsplit(options.url)
-    is_secure = parts.scheme == "https"
+    session = ClickHouseSession(options)
     try:
-        client = clickhouse_connect.get_client(
-            host=parts.hostname or "",
-            port=parts.port or (8443 if is_secure else 8123),
-            username=options.user,
-            password=secrets.resolve(options.password),
-            secure=is_secure,
-            ca_cert=options.ca_file or None,
-            database=options.database,
-            compress=False,
-            connect_timeout=CONNECT_S,
-            send_receive_timeout=RECEIVE_S,
-            autogenerate_session_id=False,
-        )
-    except (ClickHouseError, OSError) as error:
-        if isinstance(error, DatabaseError):
-            # On old servers the client itself fails, in words of what they lack.
-            _require_recent(_version_of(options))
-        raise failure(error) from None
-    try:
-        _require_recent(client.server_version or "")
-    except SinkError:
-        client.close()
+        [row] = session.query("SELECT version() AS version") or [{}]
+        _require_recent(str(row.get("version", "")))
+    except BaseException:
+        session.close()
         raise
-    return client
-
-
-def _version_of(options: ClickHouseOptions) -> str:
-    """Return the server's version, "" if it does not say."""
-    headers = {"X-ClickHouse-User": options.user}
-    headers["X-ClickHouse-Key"] = secrets.resolve(options.password)
-    inner = httpx.HTTPTransport(verify=tls_context(options.ca_file), trust_env=False)
-    try:
-        with httpx.Client(
-            transport=GuardedTransport(inner), headers=headers, timeout=CONNECT_S, trust_env=False
-        ) as client:
-            answer = client.post(options.url, content=b"SELECT version()")
-            return answer.text.strip() if answer.status_code == httpx.codes.OK else ""
-    except httpx.HTTPError:
-        return ""
+    return session
 
 
 def _require_recent(version: str) -> None:
@@ -256,14 +209,14 @@ def _require_recent(version: str) -> None:
         )
 
 
-def existing(client: Client, options: ClickHouseOptions) -> dict[str, str]:
+def existing(session: ClickHouseSession, options: ClickHouseOptions) -> dict[str, str]:
     """Return the comment of each of the tables that are there, by the end of its name."""
     names = {options.table + suffix: suffix for suffix in ("", PROGRESS, NOW)}
     sql = (
         f"SELECT name, comment FROM system.tables WHERE database = {literal(options.database)}"
         f" AND name IN ({', '.join(map(literal, names))})"
     )
-    return {names[row["name"]]: row["comment"] for row in _query(client, sql)}
+    return {names[row["name"]]: row["comment"] for row in _query(session, sql)}
 
 
 def lasting(error: TemporaryError) -> TidemarkError:
@@ -290,34 +243,15 @@ def not_empty(options: ClickHouseOptions, detail: str) -> SinkError:
     )
 
 
-def failure(error: Exception) -> TidemarkError:
-    """Return what a client's error means."""
-    detail = secrets.hide(str(error)).partition("\n")[0][:500]
-    is_answer = isinstance(error, DatabaseError)
-    for words, code in (("UNKNOWN_TABLE", "sink.lost"), ("TYPE_MISMATCH", "sink.table_changed")):
-        if is_answer and words in detail:
-            hint = "drop the sink and add it again, with another table"
-            return SinkError(code, "a table of the sink was changed", detail=detail, hint=hint)
-    return TemporaryError(
-        UNREACHABLE,
-        "ClickHouse does not accept a statement" if is_answer else "ClickHouse cannot be reached",
-        detail=detail,
-        hint="no action needed if it is a short failure; else see the detail",
-    )
-
-
-def _failed(detail: str) -> TemporaryError:
-    return TemporaryError(UNREACHABLE, "ClickHouse cannot be reached", detail=detail)
-
-
-def _query(client: Client, sql: str) -> list[dict[str, Any]]:
-    try:
-        answer = client.raw_query(sql, fmt="JSONEachRow")
-    except (ClickHouseError, OSError) as error:
-        raise failure(error) from None
-    found = [json.loads(line) for line in answer.splitlines() if line]
+def _query(session: ClickHouseSession, sql: str) -> list[dict[str, Any]]:
     numbers = ("generation", "epoch", "first_epoch")
-    return [{n: int(v) if n in numbers else v for n, v in row.items()} for row in found]
+    try:
+        return [
+            {name: int(v) if name in numbers else v for name, v in row.items()}
+            for row in session.query(sql)
+        ]
+    except (ValueError, TypeError, AttributeError):
+        raise unreached("the answer has not the columns that were asked for") from None
 
 
 def _chunks(rows: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:

@@ -1,4 +1,4 @@
-"""Queries over ClickHouse's HTTP interface, within the guard and the limits.
+"""Queries of a source over ClickHouse's HTTP interface, within the limits of a poll.
 
 Invariant: an answer is whole or an error. The server is asked to finish a query before it answers,
 since an error in the middle of an answer would look like its end. No error contains a secret.
@@ -8,20 +8,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import httpx
 import orjson
 
 from connectors import secrets
 from connectors.clickhouse.column_types import ColumnType, column_type
 from connectors.clickhouse.options import QueryRelation, Server
-from connectors.guarded_http import AGENT, GuardedTransport, tls_context
+from connectors.outside.address import parse_url
+from connectors.outside.bounded import Bounds, Meter, OverLimitError, lines
+from connectors.outside.http import (
+    Answer,
+    HttpClient,
+    Trust,
+    UnreachableError,
+    with_parameters,
+)
 from connectors.polled.schedule import RetryLaterError
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
 
-_SHOWN = 300
+_SHOWN, _OK = 300, 200
+# An answer may take so many timeouts as a whole: each is of one wait.
+TOTAL_TIMEOUTS = 10
+# Rows of one table are alike, so its answers are compressed well.
+_RATIO, _LINE_BYTES, _WHOLE_TABLE = 1000, 64 << 20, 1 << 50
+_TYPES = Bounds(out_bytes=4 << 20)
 _LOGIN = (401, 403)
 _CODE = "x-clickhouse-exception-code"
 _NUMBER = re.compile(r"Code: (\d+)")
@@ -41,19 +52,17 @@ class Client:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._left = server.max_bytes
-        inner = httpx.HTTPTransport(verify=tls_context(server.ca), trust_env=False)
-        headers = {"User-Agent": AGENT}
+        self._meter = Meter(_bounds(server.max_bytes))
+        headers = {}
         if server.user:
             headers["X-ClickHouse-User"] = secrets.resolve(server.user)
         if server.password:
             headers["X-ClickHouse-Key"] = secrets.resolve(server.password)
-        self._client = httpx.Client(
-            transport=GuardedTransport(inner),
+        self._client = HttpClient(
+            timeout_s=server.timeout_s,
+            total_s=server.timeout_s * TOTAL_TIMEOUTS,
+            trust=Trust(server.ca),
             headers=headers,
-            timeout=server.timeout_s,
-            follow_redirects=False,
-            trust_env=False,
         )
 
     def __enter__(self) -> Client:
@@ -65,8 +74,12 @@ class Client:
     def types(self, relation: QueryRelation) -> dict[str, ColumnType]:
         """Return the types of the relation's columns by their names, in order."""
         sql = f"SELECT * FROM {relation.text()} LIMIT 0 FORMAT JSONCompact"
-        found = orjson.loads(b"".join(self._content(relation, sql)))["meta"]
-        return {str(one["name"]): column_type(str(one["type"])) for one in found}
+        content = b"".join(self._content(relation, sql, Meter(_TYPES)))
+        try:
+            found = orjson.loads(content)["meta"]
+            return {str(one["name"]): column_type(str(one["type"])) for one in found}
+        except (ValueError, KeyError, TypeError):
+            raise _unreadable(relation) from None
 
     def records(self, relation: QueryRelation, sql: str) -> list[bytes]:
         """Return the rows of a query as JSON objects. It raises as `lines` does."""
@@ -80,73 +93,76 @@ class Client:
         SourceError clickhouse.login, clickhouse.refused, clickhouse.too_large, host.forbidden,
         secret.*; TemporaryError clickhouse.unreachable, clickhouse.unavailable, host.unknown.
         """
-        rest = b""
-        for part in self._content(relation, f"{sql} FORMAT JSONEachRow", has_limit=has_limit):
-            *whole, rest = (rest + part).split(b"\n")
-            yield from filter(None, whole)
-        if rest:
-            yield rest
+        meter = self._meter if has_limit else Meter(_bounds(_WHOLE_TABLE))
+        parts = self._content(relation, f"{sql} FORMAT JSONEachRow", meter)
+        try:
+            yield from filter(None, lines(parts, meter))
+        except OverLimitError as error:
+            raise _too_large(relation, self._server, error) from None
 
-    def _content(
-        self, relation: QueryRelation, sql: str, *, has_limit: bool = True
-    ) -> Iterator[bytes]:
+    def _content(self, relation: QueryRelation, sql: str, meter: Meter) -> Iterator[bytes]:
         server = self._server
         query = {**server.settings, **_SETTINGS}
         if server.database:
             query["database"] = server.database
+        url = with_parameters(parse_url(server.url), query)
         try:
-            with self._answer(query, sql) as answer:
-                if answer.status_code != 200:
-                    answer.read()
+            with self._client.ask("POST", url, content=sql.encode(), meter=meter) as answer:
+                if answer.status != _OK:
                     raise _failure(relation, answer)
-                for part in answer.iter_bytes():
-                    self._left -= len(part) if has_limit else 0
-                    if self._left < 0:
-                        raise _too_large(relation, server)
-                    yield part
-        except httpx.TransportError as error:
-            what = f"ClickHouse at {_shown(server)} cannot be reached"
-            detail = secrets.hide(f"{type(error).__name__}: {error}")[:_SHOWN]
+                if meter is not self._meter:
+                    # Of a whole table, which takes as long as it takes.
+                    answer.wait_at_most(server.timeout_s)
+                yield from answer.blocks()
+        except OverLimitError as error:
+            raise _too_large(relation, server, error) from None
+        except UnreachableError as error:
+            what = f"ClickHouse at {parse_url(server.url).shown} cannot be reached"
             hint = "check url, and that the server runs and is reachable from the service"
-            raise TemporaryError("clickhouse.unreachable", what, detail=detail, hint=hint) from None
-
-    @contextmanager
-    def _answer(self, query: dict[str, str], sql: str) -> Iterator[httpx.Response]:
-        url = httpx.URL(self._server.url).copy_merge_params(query)
-        with self._client.stream("POST", url, content=sql.encode()) as answer:
-            yield answer
+            raise TemporaryError(
+                "clickhouse.unreachable", what, detail=str(error), hint=hint
+            ) from None
 
 
-def _failure(relation: QueryRelation, answer: httpx.Response) -> TidemarkError:
-    detail = secrets.hide(answer.text.strip())[:_SHOWN] or f"HTTP {answer.status_code}"
+def _failure(relation: QueryRelation, answer: Answer) -> TidemarkError:
+    detail = answer.quoted(_SHOWN) or f"HTTP {answer.status}"
     code = answer.headers.get(_CODE, "")
     if not code and (found := _NUMBER.match(detail)):
         # Servers before 2019 name it in the text alone.
         code = found[1]
-    if code in _OF_LOGIN or (answer.status_code in _LOGIN and not code):
+    if code in _OF_LOGIN or (answer.status in _LOGIN and not code):
         what, hint = "ClickHouse refuses the login", "check user, password and the user's rights"
         return SourceError("clickhouse.login", what, detail=detail, hint=hint)
-    if code in _PASSING or (not code and answer.status_code in (408, 425, 429, 502, 503, 504)):
+    if code in _PASSING or (not code and answer.status in (408, 425, 429, 502, 503, 504)):
         what = f'ClickHouse cannot answer the query of relation "{relation.name}" now'
         return RetryLaterError("clickhouse.unavailable", what, detail=detail)
     what = f'ClickHouse refuses the query of relation "{relation.name}"'
     return SourceError("clickhouse.refused", what, detail=detail, hint="check table and query")
 
 
-def _too_large(relation: QueryRelation, server: Server) -> TidemarkError:
+def _too_large(relation: QueryRelation, server: Server, error: OverLimitError) -> TidemarkError:
     return SourceError(
         "clickhouse.too_large",
-        f'the answers for relation "{relation.name}" have more than {server.max_bytes:,} bytes',
+        f'the answers for relation "{relation.name}" are larger than max_bytes allows, '
+        f"{server.max_bytes:,}",
+        detail=str(error),
         hint="ask for fewer rows or columns, or raise max_bytes",
     )
 
 
-def _shown(server: Server) -> str:
-    url = httpx.URL(server.url)
-    return f"{url.scheme}://{url.netloc.decode()}"
+def _unreadable(relation: QueryRelation) -> TidemarkError:
+    what = f'the answer for relation "{relation.name}" is not of ClickHouse'
+    return SourceError("clickhouse.refused", what, hint="check url: it is of the HTTP interface")
 
 
-def one_row(records: list[bytes]) -> dict[str, Any]:
-    """Return the only row of a query's answer."""
-    [row] = records
-    return orjson.loads(row)
+def _bounds(out_bytes: int) -> Bounds:
+    return Bounds(out_bytes, ratio=_RATIO, line_bytes=min(out_bytes, _LINE_BYTES))
+
+
+def one_row(relation: QueryRelation, records: list[bytes]) -> dict[str, Any]:
+    """Return the only row of a query's answer. SourceError clickhouse.refused."""
+    try:
+        [row] = records
+        return dict(orjson.loads(row))
+    except (ValueError, TypeError):
+        raise _unreadable(relation) from None

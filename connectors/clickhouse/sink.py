@@ -1,7 +1,7 @@
 """Sinks in ClickHouse, made from the user's options.
 
 Invariant: `check` reaches the server and finds every reason for which `make` and `open` would be
-refused. It leaves nothing behind. The client library is an extra of the installation.
+refused. It leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from connectors.clickhouse.sink_options import ClickHouseOptions
-from connectors.extras import require_package
 from connectors.lake.changelog import require_free_names
 from connectors.sink import SinkTable
 from dataflow.errors import TemporaryError
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 
 
 def make(options: Mapping[str, Any], table: SinkTable, identity: str, title: str) -> ClickHouseSink:
-    """See SinkConnector. TidemarkError package.missing."""
-    require_package("clickhouse_connect", 'sink type "clickhouse"')
+    """See SinkConnector."""
     chosen = ClickHouseOptions.of(options, table)
     from connectors.clickhouse.clickhouse_sink import ClickHouseSink
 
@@ -30,7 +28,6 @@ def make(options: Mapping[str, Any], table: SinkTable, identity: str, title: str
 
 def check(options: Mapping[str, Any], table: SinkTable, title: str) -> dict[str, Any]:
     """See SinkConnector. SinkError sink.column_name, sink.not_empty."""
-    require_package("clickhouse_connect", 'sink type "clickhouse"')
     chosen = ClickHouseOptions.of(options, table)
     from connectors.clickhouse.clickhouse_sink import (
         connect,

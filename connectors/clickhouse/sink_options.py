@@ -5,18 +5,20 @@ Invariant: unknown, missing or contradictory options are refused before anything
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
-from urllib.parse import urlsplit
 
 from connectors import netguard, secrets
 from connectors.lake.location import max_delay_s, plain_name
 from connectors.option_reader import OptionReader
+from connectors.outside.address import AddressError, parse_url
 from connectors.sink import SinkTable
 
 PAGE = "docs/CLICKHOUSE_SINK.md"
 MAX_DELAY_S = 1.0
+_PORTS = {"http": 8123, "https": 8443}
 Mode = Literal["changes", "rows"]
 
 
@@ -37,12 +39,7 @@ class ClickHouseOptions:
     def of(options: Mapping[str, Any], table: SinkTable) -> ClickHouseOptions:
         """Read the options. SinkError sink.bad_option, secret.plain."""
         reader = OptionReader(options, "sink", page=PAGE)
-        url = reader.take("url", str).rstrip("/")
-        parts = urlsplit(url)
-        is_plain = not (parts.path or parts.query or parts.fragment or parts.username)
-        if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain:
-            hint = "https://host:8443, with user and password as options of their own"
-            raise reader.refused("url", "is not the URL of an HTTP interface", hint=hint)
+        url = _interface(reader, reader.take("url", str).rstrip("/"))
         password = reader.take("password", str, "")
         if password:
             secrets.refuse_plain("password", password)
@@ -74,6 +71,21 @@ class ClickHouseOptions:
     def name(self, suffix: str = "") -> str:
         """Return the quoted name of the table, or of one beside it."""
         return f"{quoted(self.database)}.{quoted(self.table + suffix)}"
+
+
+def _interface(reader: OptionReader, text: str) -> str:
+    """Return a URL with its port: ClickHouse has ports of its own. SinkError sink.bad_option."""
+    hint = "https://host:8443, with user and password as options of their own"
+    try:
+        found = parse_url(text)
+    except AddressError as error:
+        raise reader.refused("url", str(error), hint=hint) from None
+    if found.path or found.query:
+        raise reader.refused("url", "is not the URL of an HTTP interface", hint=hint)
+    # A default port is not named in a rebuilt URL, so whether one was given is seen in the text.
+    if re.search(r":\d+\Z", text) is None:
+        found = replace(found, port=_PORTS[found.scheme])
+    return str(found)
 
 
 def quoted(name: str) -> str:

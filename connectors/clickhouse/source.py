@@ -195,8 +195,7 @@ class _Since:
     def _newest(self, client: Client, query: _Query) -> int | None:
         """Return where the first window begins; None if there is no row."""
         assert self.relation.cursor is not None
-        [record] = client.records(self.relation, query.count_and_newest())
-        row = one_row([record])
+        row = one_row(self.relation, client.records(self.relation, query.count_and_newest()))
         if not int(row["n"]):
             return None
         _, type = query.cursor()

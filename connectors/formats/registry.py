@@ -7,21 +7,40 @@ and no error contains a secret.
 
 from __future__ import annotations
 
-import ssl
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import orjson
 
-from connectors import netguard, secrets
+from connectors import secrets
+from connectors.outside import texts
+from connectors.outside.address import AddressError, parse_url
+from connectors.outside.bounded import Bounds, Meter, OverLimitError
+from connectors.outside.http import (
+    Answer,
+    BadAnswerError,
+    HttpClient,
+    Trust,
+    UnreachableError,
+    basic,
+    bearer,
+)
 from dataflow.errors import SourceError, TemporaryError
 
 AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
 OPTIONS = {"url", "user", "password", "token", "ca", "certificate", "key", "timeout_s"}
 HEADER_BYTES = 5
+_KNOWN = f"known: {', '.join(sorted(OPTIONS))}; url is http:// or https://"
+# Schemas are texts of people; imports beyond this depth are a circle.
+_ANSWER = Bounds(out_bytes=8 << 20)
+MAX_REFERENCES, MAX_DEPTH = 500, 20
+# That are remembered: records may name any id.
+MAX_SCHEMAS = 1_000
+_SHOWN_BYTES, _MAX_TIMEOUT_S = 800, 600.0
 _HEADERS = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
 
 
@@ -40,22 +59,43 @@ class RegisteredSchema:
     version: int = 0
 
 
+class _Imports:
+    """Counts what one schema imports: a registry may name schemas in a circle."""
+
+    def __init__(self) -> None:
+        self._count = self._depth = 0
+
+    @contextmanager
+    def one_more(self, refused: Callable[[str, str], SourceError]) -> Iterator[None]:
+        """Count an import, and what it imports itself within. SourceError registry.refused."""
+        self._count += 1
+        self._depth += 1
+        if self._count > MAX_REFERENCES or self._depth > MAX_DEPTH:
+            raise refused(
+                "a schema", f"it imports more than {MAX_REFERENCES} others, or in a circle"
+            )
+        yield
+        self._depth -= 1
+
+
 class SchemaRegistry:
     """One registry. Used by one thread; nothing is reached before the first call."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         unknown = sorted(set(options) - OPTIONS)
         url = str(options.get("url", ""))
-        if unknown or not url.startswith(("http://", "https://")):
-            what = f'the registry has no option "{unknown[0]}"' if unknown else "no registry URL"
-            hint = f"known: {', '.join(sorted(OPTIONS))}; url is http:// or https://"
+        if unknown:
+            what, hint = f'the registry has no option "{unknown[0]}"', _KNOWN
             raise SourceError("format.option", what, hint=hint)
+        try:
+            self._url = parse_url(url.rstrip("/"))
+        except AddressError as error:
+            raise SourceError("format.option", f"the registry's url {error}", hint=_KNOWN) from None
         for name in ("password", "token"):
             if name in options:
                 secrets.refuse_plain(f"registry.{name}", str(options[name]))
         self._options = options
-        self._url = url.rstrip("/")
-        self._client: httpx.Client | None = None
+        self._client: HttpClient | None = None
         self._by_id: dict[int, RegisteredSchema] = {}
 
     def by_id(self, id: int) -> RegisteredSchema | None:
@@ -64,23 +104,32 @@ class SchemaRegistry:
         TemporaryError registry.unreachable. SourceError registry.login, registry.refused.
         """
         if id not in self._by_id:
-            found = self._call("GET", f"/schemas/ids/{id}", missing=None)
+            path = f"/schemas/ids/{id}"
+            found = self._call("GET", path, missing=None)
             if found is None:
                 return None
-            self._by_id[id] = self._schema(id, found, 0)
+            with self._readable(path):
+                self._by_id[id] = self._schema(id, found, 0, _Imports())
+            if len(self._by_id) > MAX_SCHEMAS:
+                del self._by_id[next(iter(self._by_id))]
         return self._by_id[id]
 
     def by_subject(self, subject: str, version: int | str = "latest") -> RegisteredSchema:
-        """Return a version of a subject. SourceError registry.not_found."""
-        path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
+        """Return a version of a subject. SourceError registry.not_found, registry.refused."""
+        return self._of_subject(subject, version, _Imports())
+
+    def _of_subject(self, subject: str, version: int | str, imports: _Imports) -> RegisteredSchema:
+        path = f"/subjects/{quote(subject, safe='')}/versions/{quote(str(version), safe='')}"
         found = self._call("GET", path, missing=None)
         if found is None:
             raise SourceError(
                 "registry.not_found",
-                f'the registry has no version {version} of subject "{subject}"',
+                f"the registry has no version {texts.clean(str(version))} of subject "
+                f'"{texts.clean(subject)}"',
                 hint="check subject and version; subjects of topics are <topic>-value, <topic>-key",
             )
-        return self._schema(int(found["id"]), found, int(found["version"]))
+        with self._readable(path):
+            return self._schema(int(found["id"]), found, int(found["version"]), imports)
 
     def register(self, subject: str, text: str, type: str = AVRO) -> int:
         """Register a schema in the subject unless it exists; return its id.
@@ -88,96 +137,133 @@ class SchemaRegistry:
         SourceError registry.refused: it is invalid or incompatible.
         """
         body = {"schema": text} if type == AVRO else {"schema": text, "schemaType": type}
-        answer = self._call("POST", f"/subjects/{quote(subject, safe='')}/versions", body)
-        return int(answer["id"])
+        path = f"/subjects/{quote(subject, safe='')}/versions"
+        answer = self._call("POST", path, body)
+        with self._readable(path):
+            return int(answer["id"])
 
     def close(self) -> None:
         """Close the connection."""
         if self._client is not None:
             self._client.close()
 
-    def _schema(self, id: int, found: Mapping[str, Any], version: int) -> RegisteredSchema:
+    @contextmanager
+    def _readable(self, path: str) -> Iterator[None]:
+        """Refuse an answer that has not the fields of a schema. SourceError registry.refused."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise self._refused(
+                path, f"its answer is no schema: {texts.described(error)}"
+            ) from None
+
+    def _schema(
+        self, id: int, found: Mapping[str, Any], version: int, imports: _Imports
+    ) -> RegisteredSchema:
         references: dict[str, str] = {}
         for one in found.get("references") or ():
-            inner = self.by_subject(one["subject"], one["version"])
-            references |= {**inner.references, one["name"]: inner.text}
-        return RegisteredSchema(
-            id, found.get("schemaType", AVRO), found["schema"], references, version
-        )
+            with imports.one_more(self._refused):
+                inner = self._of_subject(str(one["subject"]), str(one["version"]), imports)
+            references |= {**inner.references, str(one["name"]): inner.text}
+        text, type = found["schema"], found.get("schemaType", AVRO)
+        if not isinstance(text, str) or not isinstance(type, str):
+            raise TypeError("schema and schemaType are no texts")
+        return RegisteredSchema(id, type, text, references, version)
 
     def _call(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, missing: Any = ...
     ) -> Any:
         if self._client is None:
             self._client = self._connect()
-        # Checked for every request, as a name may have a new address. Redirects are not followed.
-        netguard.check_url(self._url)
+        content = b"" if body is None else orjson.dumps(body)
+        headers = {"Content-Type": "application/json"} if content else {}
+        url = replace(self._url, path=self._url.path + path)
         try:
-            answer = self._client.request(method, self._url + path, json=body)
-        except httpx.TransportError as error:
-            detail = f"{type(error).__name__}: {error}"
-            raise self._away(detail) from None
-        if answer.status_code >= 500 or answer.status_code in (408, 429):
-            raise self._away(f"HTTP {answer.status_code}")
-        if answer.status_code in (401, 403):
+            with self._client.ask(
+                method, url, headers=headers, content=content, meter=Meter(_ANSWER)
+            ) as answer:
+                status, found = answer.status, _parsed(answer)
+        except UnreachableError as error:
+            raise self._away(str(error)) from None
+        if status >= 500 or status in (408, 429):
+            raise self._away(f"HTTP {status}")
+        if status in (401, 403):
             raise SourceError(
                 "registry.login",
                 f"the schema registry {self._url} rejects the login",
-                detail=f"HTTP {answer.status_code}",
+                detail=f"HTTP {status}",
                 hint="check user and password, or the token",
             )
-        if answer.status_code == 404 and missing is None:
+        if status == 404 and missing is None:
             return None
-        try:
-            found = answer.json()
-        except ValueError:
-            found = None
-        if answer.status_code != 200 or not isinstance(found, dict):
-            message = found.get("message", "") if isinstance(found, dict) else answer.text[:200]
-            raise SourceError(
-                "registry.refused",
-                f"the schema registry {self._url} refuses {method} {path}",
-                detail=f"HTTP {answer.status_code}: {message}",
-                hint="check that the URL is a schema registry's and that the schema is compatible",
-            )
+        if status != 200 or not isinstance(found, dict):
+            text = found.get("message", "") if isinstance(found, dict) else found
+            raise self._refused(f"{method} {path}", f"HTTP {status}: {texts.shown(text, 200)}")
         return found
+
+    def _refused(self, request: str, detail: str) -> SourceError:
+        return SourceError(
+            "registry.refused",
+            f"the schema registry {self._url} refuses {texts.clean(request)}",
+            detail=detail,
+            hint="check that the URL is a schema registry's and that the schema is compatible",
+        )
 
     def _away(self, detail: str) -> TemporaryError:
         what = f"the schema registry {self._url} does not answer"
         return TemporaryError("registry.unreachable", what, detail=detail)
 
-    def _connect(self) -> httpx.Client:
-        options = self._options
-        headers, auth = dict(_HEADERS), None
+    def _connect(self) -> HttpClient:
+        options, headers = self._options, dict(_HEADERS)
         if "token" in options:
-            headers["Authorization"] = f"Bearer {secrets.resolve(str(options['token']))}"
+            headers |= bearer(secrets.resolve(str(options["token"])))
         elif "user" in options:
             password = secrets.resolve(str(options.get("password", "")))
-            auth = httpx.BasicAuth(secrets.resolve(str(options["user"])), password)
-        for name in ("ca", "certificate", "key"):
-            netguard.check_certificate(str(options.get(name) or ""))
+            headers |= basic(secrets.resolve(str(options["user"])), password)
+        files = [str(options.get(name) or "") for name in ("ca", "certificate", "key")]
         try:
-            verify = ssl.create_default_context(cafile=options.get("ca"))
-            if "certificate" in options:
-                verify.load_cert_chain(options["certificate"], options.get("key"))
-        except OSError as error:
+            # Schemas are requested once; nothing would close an idle connection.
+            return HttpClient(
+                timeout_s=_timeout_s(options.get("timeout_s", 10)),
+                trust=Trust(*files),
+                headers=headers,
+                has_keepalive=False,
+            )
+        except SourceError as error:
+            if error.code != "source.bad_option":
+                raise
             raise SourceError(
                 "format.option",
                 "the registry's certificates cannot be read",
-                detail=str(error),
+                detail=error.detail,
                 hint="ca, certificate and key are paths of PEM files",
             ) from None
-        return httpx.Client(
-            headers=headers,
-            auth=auth,
-            verify=verify,
-            timeout=float(options.get("timeout_s", 10)),
-            follow_redirects=False,
-            # Schemas are requested once; nothing would close an idle connection.
-            limits=httpx.Limits(max_keepalive_connections=0),
-            # A proxy from the environment would resolve names itself and bypass our guard.
-            trust_env=False,
-        )
+
+
+def _parsed(answer: Answer) -> Any:
+    """Return the JSON of an answer; its beginning as a text if it has none."""
+    if not 200 <= answer.status < 500:
+        return ""
+    try:
+        content = answer.content()
+    except (BadAnswerError, OverLimitError) as error:
+        return str(error)
+    try:
+        return orjson.loads(content)
+    except ValueError:
+        return content[:_SHOWN_BYTES]
+
+
+def _timeout_s(given: Any) -> float:
+    """Return a time limit. SourceError format.option."""
+    try:
+        found = float(given)
+    except (TypeError, ValueError):
+        found = 0.0
+    if not 0 < found <= _MAX_TIMEOUT_S:
+        what, hint = "the registry's timeout_s is no time", f"seconds, up to {_MAX_TIMEOUT_S:g}"
+        raise SourceError("format.option", what, hint=hint)
+    return found
 
 
 def split_header(record: bytes) -> tuple[int, bytes] | None:

@@ -77,10 +77,6 @@ class Url:
         """The URL for errors: without login and query, which may hold secrets."""
         return f"{self.scheme}://{self.authority}{self.path}"
 
-    def with_query(self, joined: str) -> Url:
-        """Return the URL with more parameters, already percent-encoded."""
-        return replace(self, query="&".join(filter(None, (self.query, joined))))
-
 
 def parse_url(
     text: str,

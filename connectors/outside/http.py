@@ -14,9 +14,9 @@ import ssl
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
-from urllib.parse import urlencode
+from urllib.parse import unquote_plus, urlencode
 
 import httpcore
 
@@ -191,7 +191,8 @@ class HttpClient:
         total = Deadline(self._total_s)
         self._connections.deadline = Deadline(self._timeout_s)
         self._connections.idle_s = self._timeout_s
-        sent = self._sent_headers({**self._headers, **(headers or {})}, url, len(content))
+        length = len(content) if content or method != "GET" else None
+        sent = self._sent_headers({**self._headers, **(headers or {})}, url, length)
         target = httpcore.URL(scheme=url.scheme, host=url.host, port=url.port, target=_target(url))
         request = httpcore.Request(
             method, target, headers=sent, content=content, extensions=_TIMEOUTS
@@ -213,23 +214,15 @@ class HttpClient:
             answer.close()
 
     def _sent_headers(
-        self, headers: Mapping[str, str], url: Url, length: int
+        self, headers: Mapping[str, str], url: Url, length: int | None
     ) -> list[tuple[bytes, bytes]]:
         named = {"Host": url.authority, **headers}
-        if length:
+        if length is not None:
             named["Content-Length"] = str(length)
-        return [(name.encode("ascii"), self._value(name, text)) for name, text in named.items()]
-
-    def _value(self, name: str, text: str) -> bytes:
-        """Return a header's value in UTF-8. The error has no part of it: it may be a secret."""
-        found = text.strip(" \t")
-        if any(ord(letter) < 32 or ord(letter) == 127 for letter in found) or (
-            not texts.is_storable(found)
-        ):
-            what = f'the value of header "{name}" has a character that cannot be sent'
-            hint = "look for a line end or another control character in the secret or option"
-            raise _refused(self._side, what, "", hint)
-        return found.encode()
+        return [
+            (name.encode("ascii"), sendable(name, text, self._side).encode())
+            for name, text in named.items()
+        ]
 
 
 # What the exchange itself raises: OSErrors are those of our own sockets.
@@ -244,6 +237,21 @@ _FAILURES = (
 _TIMEOUTS = {"timeout": {"connect": CONNECT_S, "pool": CONNECT_S}}
 
 
+def sendable(name: str, text: str, side: Side = "source") -> str:
+    """Return the value of a header, which is sent in UTF-8.
+
+    SourceError source.bad_option; SinkError sink.bad_option: it cannot be sent. The error has no
+    part of it, since it may be a secret.
+    """
+    found = text.strip(" \t")
+    has_control = any(ord(letter) < 32 or ord(letter) == 127 for letter in found)
+    if has_control or not texts.is_storable(found):
+        what = f'the value of header "{name}" has a character that cannot be sent'
+        hint = "look for a line end or another control character in the secret or option"
+        raise _refused(side, what, "", hint)
+    return found
+
+
 def basic(user: str, password: str) -> dict[str, str]:
     """Return the header of a basic login."""
     pair = base64.b64encode(f"{user}:{password}".encode()).decode()
@@ -256,13 +264,16 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def with_parameters(url: Url, parameters: Mapping[str, str]) -> Url:
-    """Return the URL with more parameters.
+    """Return the URL with more parameters, in the place of those of the same names.
 
     >>> from connectors.outside.address import parse_url
-    >>> str(with_parameters(parse_url("http://a/x?b=1"), {"c": "ü&"}))
-    'http://a/x?b=1&c=%C3%BC%26'
+    >>> str(with_parameters(parse_url("http://a/x?b=1&d=2"), {"c": "ü&", "d": "3"}))
+    'http://a/x?b=1&c=%C3%BC%26&d=3'
     """
-    return url.with_query(urlencode(dict(parameters), errors="replace"))
+    pairs = filter(None, url.query.split("&"))
+    kept = [one for one in pairs if unquote_plus(one.partition("=")[0]) not in parameters]
+    added = urlencode(dict(parameters), errors="replace")
+    return replace(url, query="&".join([*kept, *filter(None, [added])]))
 
 
 def _target(url: Url) -> str:

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from connectors.outside.boundary import boundary
 from connectors.polled.schedule import RetryLaterError
 from connectors.stream.transport import Link, Received, Transport
-from dataflow.errors import SourceError, TemporaryError, TidemarkError
+from dataflow.errors import TemporaryError, TidemarkError
 from storage import clock
 from storage.backoff import Backoff
 
@@ -88,7 +89,8 @@ class InboxOptions:
 
 
 class Inbox:
-    """Items after `last`. held: items after it that an earlier inbox has received."""
+    """Items after `last`. held: items after it that an earlier inbox has received. name: of the
+    source, for errors."""
 
     def __init__(
         self,
@@ -96,7 +98,9 @@ class Inbox:
         options: InboxOptions,
         last: Item,
         held: Sequence[Item] = (),
+        name: str = "",
     ) -> None:
+        self._name = name
         self._transport = transport
         self._options = options
         self._changed = threading.Condition()
@@ -216,18 +220,14 @@ class Inbox:
         while not self._is_over:
             pause_s = 0.0
             try:
-                pause_s = self._receive(backoff)
+                with boundary("source", self._name):
+                    pause_s = self._receive(backoff)
             except TemporaryError as error:
                 self._fail(error)
                 if isinstance(error, RetryLaterError):
                     pause_s = error.retry_after_s
             except TidemarkError as error:
                 self._fail(error)
-                return
-            except Exception as error:
-                self._fail(
-                    SourceError("source.reader", "a stream's reader failed", detail=repr(error))
-                )
                 return
             with self._changed:
                 pause_s = max(pause_s, backoff.next_s())
@@ -365,7 +365,7 @@ class Inboxes:
                     inbox.attach(last.number, on_ready)
                     return inbox
                 held = [one for one in inbox.close() if is_there and one.number > last.number]
-            inbox = Inbox(transport, options, last, held)
+            inbox = Inbox(transport, options, last, held, key.source)
             self._open[key] = transport, options, inbox
             inbox.attach(last.number, on_ready)
             inbox.start()

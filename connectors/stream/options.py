@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from connectors.formats.declared import declare_columns, read_path
 from connectors.option_reader import OptionReader
+from connectors.outside.address import parse_url
 from connectors.polled.rows import DAY_MS, DEAD_LETTER, FAIL, SKIP, read_number
 from connectors.url_options import (
     read_headers,
@@ -80,7 +80,7 @@ class Connecting:
     @property
     def is_websocket(self) -> bool:
         """Whether the URL's scheme is that of WebSockets."""
-        return urlsplit(self.url).scheme in WEBSOCKET_SCHEMES
+        return parse_url(self.url, SCHEMES).scheme in WEBSOCKET_SCHEMES
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,34 @@
 """Server-sent events: the line protocol of WHATWG's HTML standard, section 9.2, over HTTP.
 
-Invariant: the very address that the guard has checked is opened, and redirects are not followed.
+Invariant: the server's fields are texts that can be stored, and whatever they say, at most an event
+is lost of them. Redirects are not followed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import httpx
-
 from connectors import secrets
-from connectors.guarded_http import AGENT, GuardedTransport, tls_context
+from connectors.outside import texts
+from connectors.outside.address import parse_url
+from connectors.outside.bounded import Bounds, Meter, OverLimitError
+from connectors.outside.http import (
+    Answer,
+    BadAnswerError,
+    HttpClient,
+    Trust,
+    UnreachableError,
+    with_parameters,
+)
+from connectors.outside.http_headers import content_type
 from connectors.stream.options import Connecting
 from connectors.stream.transport import (
     Received,
     closed,
     headers_of,
+    pause_s,
     refusal_of,
     shown,
     too_large,
@@ -30,13 +40,13 @@ _TYPE = "text/event-stream"
 _BOM = b"\xef\xbb\xbf"
 _NO_CONTENT = 204
 MAX_RETRY_S = 3600.0
-# A peer that is gone without a word is found by the system's own probes.
-_ALIVE = [
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-]
+# A stream has no end; one message has (`EventReader`).
+_ENDLESS = Bounds(out_bytes=1 << 62, in_bytes=1 << 62, ratio=1000)
+# Of an id or the name of an event: ids are stored with the state and sent back.
+MAX_FIELD_BYTES = 4096
+MAX_RETRY_DIGITS = 15
+# What a line has beside its value.
+_LONGEST_NAME = 64
 
 
 @dataclass(frozen=True)
@@ -50,56 +60,27 @@ class ServerEvents:
         """See Transport."""
         own = self.connecting
         query = {name: secrets.resolve(text) for name, text in own.query.items()}
-        headers = {"User-Agent": AGENT, "Accept": _TYPE, "Cache-Control": "no-store"}
-        headers |= headers_of(own)
+        headers = {"Accept": _TYPE, "Cache-Control": "no-store", **headers_of(own)}
         if last_id:
             headers["Last-Event-ID"] = last_id
-        inner = httpx.HTTPTransport(
-            verify=tls_context(own.login.ca), trust_env=False, socket_options=_ALIVE
-        )
-        timeout = httpx.Timeout(own.timeout_s, read=own.idle_s or None)
+        url = with_parameters(parse_url(own.url), query)
+        trust = Trust(own.login.ca)
         with (
-            httpx.Client(
-                transport=GuardedTransport(inner),
-                timeout=timeout,
-                follow_redirects=False,
-                trust_env=False,
-            ) as client,
-            self._answer(client, headers, query, last_id) as link,
+            HttpClient(timeout_s=own.timeout_s, trust=trust, headers=headers) as client,
+            contextlib.ExitStack() as stack,
         ):
-            yield link
-
-    @contextlib.contextmanager
-    def _answer(
-        self, client: httpx.Client, headers: dict[str, str], query: dict[str, str], last_id: str
-    ) -> Iterator[ServerEventsLink]:
-        own = self.connecting
-        request = client.build_request(
-            "GET", httpx.URL(own.url).copy_merge_params(query), headers=_encoded(headers)
-        )
-        # The answer's head comes in time; only then may the server be silent.
-        request.extensions["timeout"] = {**request.extensions["timeout"], "read": own.timeout_s}
-        try:
-            answer = client.send(request, stream=True)
-        except httpx.TransportError as error:
-            raise unreachable(own, error) from None
-        try:
+            try:
+                answer = stack.enter_context(client.ask("GET", url, meter=Meter(_ENDLESS)))
+            except UnreachableError as error:
+                raise unreachable(own, error) from None
             _check(own, answer)
-            # Read from here on by the stream's own limit, which the pool looks up in the request.
-            request.extensions["timeout"]["read"] = own.idle_s or None
-            yield ServerEventsLink(own, answer, last_id)
-        finally:
-            answer.close()
+            # The head has come in time; from here on the server may be silent.
+            answer.wait_at_most(own.idle_s or None)
+            yield ServerEventsLink(own, client, answer, last_id)
 
 
-def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
-    """Return headers in UTF-8, in which Last-Event-ID is sent."""
-    return [(name.encode(), text.encode()) for name, text in headers.items()]
-
-
-def _check(connecting: Connecting, answer: httpx.Response) -> None:
-    status = answer.status_code
-    kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+def _check(connecting: Connecting, answer: Answer) -> None:
+    status, kind = answer.status, content_type(answer.headers.get("content-type", ""))
     if status == _NO_CONTENT:
         what = f"{shown(connecting)} says that its stream has ended (HTTP 204)"
         raise SourceError("stream.refused", what, hint="check url and path")
@@ -108,19 +89,20 @@ def _check(connecting: Connecting, answer: httpx.Response) -> None:
     if status == 200:
         what = f"{shown(connecting)} sends no events"
         hint = "check url and path: an event stream is of type text/event-stream"
-        raise SourceError("stream.refused", what, detail=f"content type {kind}", hint=hint)
-    wait = answer.headers.get("retry-after", "")
-    with contextlib.suppress(httpx.TransportError):
-        answer.read()
-    text = answer.text if answer.is_stream_consumed else ""
-    raise refusal_of(connecting, status, text, float(wait) if wait.isdigit() else 0.0)
+        detail = f"content type {texts.shown(kind)}"
+        raise SourceError("stream.refused", what, detail=detail, hint=hint)
+    wait_s = pause_s(answer.headers.get("retry-after", ""))
+    raise refusal_of(connecting, status, answer.quoted(), wait_s)
 
 
 class ServerEventsLink:
     """See Link."""
 
-    def __init__(self, connecting: Connecting, answer: httpx.Response, last_id: str) -> None:
+    def __init__(
+        self, connecting: Connecting, client: HttpClient, answer: Answer, last_id: str
+    ) -> None:
         self._connecting = connecting
+        self._client = client
         self._answer = answer
         self._events = EventReader(last_id, connecting.max_bytes)
 
@@ -133,25 +115,21 @@ class ServerEventsLink:
         """See Link."""
         own = self._connecting
         try:
-            for chunk in self._answer.iter_bytes():
+            for chunk in self._answer.blocks():
                 for found in self._events.feed(chunk):
                     if found.text is None or not own.events or found.event in own.events:
                         yield found
                     else:
                         yield Received(None, found.id, found.has_id)
-        except OverflowError:
+        except OverLimitError:
             raise too_large(own) from None
-        except (httpx.TransportError, httpx.StreamError, OSError) as error:
-            raise closed(own, f"{type(error).__name__}: {error}") from None
+        except (UnreachableError, BadAnswerError) as error:
+            raise closed(own, str(error)) from None
         raise closed(own, "the server has ended it")
 
     def abort(self) -> None:
         """See Link."""
-        stream = self._answer.extensions.get("network_stream")
-        found = None if stream is None else stream.get_extra_info("socket")
-        if found is not None:
-            with contextlib.suppress(OSError):
-                found.shutdown(socket.SHUT_RDWR)
+        self._client.abort()
 
 
 class EventReader:
@@ -166,7 +144,7 @@ class EventReader:
         self.retry_s = 0.0
         self._max_bytes = max_bytes
         self._last_id = last_id
-        self._rest = b""
+        self._rest = bytearray()
         self._is_first = True
         self._is_after_return = False
         self._data: list[bytes] = []
@@ -175,10 +153,15 @@ class EventReader:
         self._has_id = False
 
     def feed(self, chunk: bytes) -> Iterator[Received]:
-        """Yield the events that a piece completes. OverflowError: one is too large."""
-        text = self._rest + chunk
+        """Yield the events that a piece completes. OverLimitError: one is too large."""
+        if len(self._rest) > len(_BOM) and b"\n" not in chunk and b"\r" not in chunk:
+            # More of a long line: not joined and searched again with each piece.
+            self._rest += chunk
+            self._check_rest()
+            return
+        text = bytes(self._rest) + chunk
         if not chunk or (self._is_first and len(text) < len(_BOM) and _BOM.startswith(text)):
-            self._rest = text
+            self._rest = bytearray(text)
             return
         if self._is_first:
             self._is_first, text = False, text.removeprefix(_BOM)
@@ -187,13 +170,17 @@ class EventReader:
             text = text.removeprefix(b"\n")
         lines = text.splitlines(keepends=True)
         self._is_after_return = bool(lines) and lines[-1].endswith(b"\r")
-        self._rest = lines.pop() if lines and not lines[-1].endswith((b"\r", b"\n")) else b""
-        if len(self._rest) > self._max_bytes + 64:
-            raise OverflowError
+        is_whole = not lines or lines[-1].endswith((b"\r", b"\n"))
+        self._rest = bytearray() if is_whole else bytearray(lines.pop())
+        self._check_rest()
         for line in lines:
             found = self._line(line.rstrip(b"\r\n"))
             if found is not None:
                 yield found
+
+    def _check_rest(self) -> None:
+        if len(self._rest) > self._max_bytes + _LONGEST_NAME:
+            raise OverLimitError("a line is too long")
 
     def _line(self, line: bytes) -> Received | None:
         if not line:
@@ -204,12 +191,12 @@ class EventReader:
             self._data.append(value)
             self._nbytes += len(value) + 1
             if self._nbytes > self._max_bytes + 1:
-                raise OverflowError
+                raise OverLimitError("an event is too large")
         elif name == b"event":
-            self._event = value.decode(errors="replace")
+            self._event = texts.storable(_field(value))
         elif name == b"id" and b"\0" not in value:
-            self._last_id, self._has_id = value.decode(errors="replace"), True
-        elif name == b"retry" and value.isdigit():
+            self._last_id, self._has_id = _field(value), True
+        elif name == b"retry" and value.isdigit() and len(value) <= MAX_RETRY_DIGITS:
             self.retry_s = min(int(value) / 1000, MAX_RETRY_S)
         return None
 
@@ -220,3 +207,10 @@ class EventReader:
         if text is None and not has_id:
             return None
         return Received(text, self._last_id, has_id, event)
+
+
+def _field(value: bytes) -> str:
+    """Return an id or the name of an event. OverLimitError: it is too long to be stored."""
+    if len(value) > MAX_FIELD_BYTES:
+        raise OverLimitError("a field is too long")
+    return value.decode(errors="replace")

@@ -5,19 +5,23 @@ Invariant: no error contains a secret, and none names more of a URL than its hos
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from connectors import secrets
+from connectors.outside import texts
+from connectors.outside.address import parse_url
+from connectors.outside.http import UnreachableError, basic, bearer
+from connectors.outside.http_headers import retry_after_s
 from connectors.polled.schedule import RetryLaterError
-from connectors.stream.options import Connecting
+from connectors.stream.options import SCHEMES, Connecting
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
+from storage import clock
 
 SHOWN = 200
+MAX_PAUSE_S = 86_400.0
 _LOGIN = (401, 403, 407)
 _BUSY = (408, 425, 429)
 
@@ -67,10 +71,9 @@ def headers_of(connecting: Connecting) -> dict[str, str]:
     found = {name: secrets.resolve(text) for name, text in connecting.headers.items()}
     login = connecting.login
     if login.token:
-        found["Authorization"] = f"Bearer {secrets.resolve(login.token)}"
+        found |= bearer(secrets.resolve(login.token))
     elif login.user:
-        pair = f"{secrets.resolve(login.user)}:{secrets.resolve(login.password)}"
-        found["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        found |= basic(secrets.resolve(login.user), secrets.resolve(login.password))
     return found
 
 
@@ -87,14 +90,15 @@ def refusal_of(connecting: Connecting, status: int, text: str, retry_s: float) -
     if 300 <= status < 400:
         hint = "declare the address where it leads, if it is right"
         return SourceError("stream.refused", f"{name} redirects", detail=detail, hint=hint)
-    detail = f"{detail}: {secrets.hide(text)[:SHOWN]}"
+    detail = f"{detail}: {texts.shown(text, SHOWN)}"
     what, hint = f"{name} opens no stream", "check url, path, query and headers"
     return SourceError("stream.refused", what, detail=detail, hint=hint)
 
 
 def unreachable(connecting: Connecting, error: BaseException) -> TidemarkError:
     """Return the error for a server that does not answer."""
-    detail = secrets.hide(f"{type(error).__name__}: {error}")[:SHOWN]
+    is_said = isinstance(error, UnreachableError)
+    detail = texts.shown(error, SHOWN) if is_said else texts.described(error, SHOWN)
     hint = "check that the server runs and is reachable from the service"
     return TemporaryError(
         "stream.unreachable", f"{shown(connecting)} cannot be reached", detail=detail, hint=hint
@@ -104,7 +108,7 @@ def unreachable(connecting: Connecting, error: BaseException) -> TidemarkError:
 def closed(connecting: Connecting, detail: str) -> TidemarkError:
     """Return the error for a connection that has ended."""
     what = f"the connection to {shown(connecting)} has ended"
-    return TemporaryError("stream.closed", what, detail=secrets.hide(detail)[:SHOWN])
+    return TemporaryError("stream.closed", what, detail=texts.shown(detail, SHOWN))
 
 
 def too_large(connecting: Connecting) -> TidemarkError:
@@ -118,5 +122,9 @@ def too_large(connecting: Connecting) -> TidemarkError:
 
 def shown(connecting: Connecting) -> str:
     """Return the server without parameters, which may hold secrets."""
-    parts = urlsplit(connecting.url)
-    return f"{parts.scheme}://{parts.netloc}{parts.path}"
+    return parse_url(connecting.url, SCHEMES).shown
+
+
+def pause_s(header: str) -> float:
+    """Return how long a server wants to be left alone, by its header Retry-After."""
+    return retry_after_s(header, MAX_PAUSE_S, clock.wall_ns() / 1e9)

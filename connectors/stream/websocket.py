@@ -6,11 +6,9 @@ Invariant: the very address that the guard has checked is opened, and redirects 
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from urllib.parse import urlencode, urlsplit
 
 import orjson
 from websockets.exceptions import (
@@ -20,13 +18,18 @@ from websockets.exceptions import (
 )
 from websockets.sync.client import ClientConnection, connect
 
-from connectors import netguard, secrets
-from connectors.guarded_http import AGENT, tls_context
-from connectors.stream.options import Connecting
+from connectors import secrets
+from connectors.outside import texts
+from connectors.outside.address import parse_url
+from connectors.outside.deadline import Deadline
+from connectors.outside.http import AGENT, Trust, sendable, with_parameters
+from connectors.outside.sockets import open_socket, shut
+from connectors.stream.options import WEBSOCKET_SCHEMES, Connecting
 from connectors.stream.transport import (
     Received,
     closed,
     headers_of,
+    pause_s,
     refusal_of,
     too_large,
     unreachable,
@@ -57,16 +60,16 @@ class WebSocket:
 
     def _connection(self) -> ClientConnection:
         own = self.connecting
-        parts = urlsplit(own.url)
-        is_tls = parts.scheme == "wss"
         query = {name: secrets.resolve(text) for name, text in own.query.items()}
-        joined = "&".join(filter(None, (parts.query, urlencode(query))))
-        headers = headers_of(own)
-        context = tls_context(own.login.ca) if is_tls else None
-        opened = _socket(own, parts.hostname or "", parts.port or (443 if is_tls else 80))
+        url = with_parameters(parse_url(own.url, WEBSOCKET_SCHEMES), query)
+        headers = {name: sendable(name, text) for name, text in headers_of(own).items()}
+        context = Trust(own.login.ca).context() if url.scheme == "wss" else None
+        deadline = Deadline(own.timeout_s)
         try:
+            opened = open_socket(url.host, url.port, deadline)
+            opened.settimeout(None)
             return connect(
-                parts._replace(query=joined).geturl(),
+                str(url),
                 sock=opened,
                 ssl=context,
                 additional_headers=headers,
@@ -81,13 +84,11 @@ class WebSocket:
             )
         except InvalidStatus as error:
             body = (error.response.body or b"").decode(errors="replace")
-            wait = error.response.headers.get("retry-after", "")
-            raise refusal_of(
-                own, error.response.status_code, body, float(wait) if wait.isdigit() else 0.0
-            ) from None
+            wait_s = pause_s(_header(error, "retry-after"))
+            raise refusal_of(own, error.response.status_code, body, wait_s) from None
         except InvalidHandshake as error:
             what, hint = "the server does not speak WebSocket", "check url and path"
-            detail = secrets.hide(str(error))
+            detail = texts.described(error)
             raise SourceError("stream.refused", what, detail=detail, hint=hint) from None
         except (OSError, EOFError, TimeoutError) as error:
             raise unreachable(own, error) from None
@@ -131,8 +132,7 @@ class WebSocketLink:
 
     def abort(self) -> None:
         """See Link."""
-        with contextlib.suppress(OSError):
-            self._connection.socket.shutdown(socket.SHUT_RDWR)
+        shut(self._connection.socket)
 
     def _due(self, sent_at: float) -> float:
         return sent_at + (self._connecting.keepalive_s if self._keepalive is not None else 1e9)
@@ -146,14 +146,6 @@ class WebSocketLink:
             return None
 
 
-def _socket(connecting: Connecting, host: str, port: int) -> socket.socket:
-    failure: OSError = OSError("the name has no address")
-    for address in netguard.check_host(host, port):
-        try:
-            found = socket.create_connection((address, port), connecting.timeout_s)
-        except OSError as error:
-            failure = error
-            continue
-        found.settimeout(None)
-        return found
-    raise unreachable(connecting, failure)
+def _header(error: InvalidStatus, name: str) -> str:
+    """Return a header of an answer, which may have it several times."""
+    return ", ".join(error.response.headers.get_all(name))

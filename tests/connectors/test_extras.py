@@ -104,7 +104,7 @@ def test_sinks_without_their_packages_name_the_extra() -> None:
     }
     use = "from service.factory.sink_types import sink_connector\ndef USE(name):\n"
     use += "    sink_connector(name).make({'path': '/x'}, None, 'i', 't')"
-    found = answers(["delta", "iceberg", "clickhouse"], use)
+    found = answers(["delta", "iceberg"], use)
     assert found == {name: missing(EXTRA_OF.get(name, name)) for name in found}
 
 

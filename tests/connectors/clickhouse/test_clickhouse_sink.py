@@ -233,8 +233,8 @@ def test_dates_that_it_lacks_are_refused(server: ClickHouse, kind: Any, text: st
 
 OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({}, '"url" is missing'),
-    ({"url": "host:8123"}, "not the URL"),
-    ({"url": "http://me:pw@host:8123"}, "not the URL"),
+    ({"url": "host:8123"}, "must be http://"),
+    ({"url": "http://me:pw@host:8123"}, "must not contain a login"),
     ({"url": "http://host", "mode": "rows"}, "cannot be rows"),
     ({"url": "http://host", "max_delay_s": 1e9}, "between"),
     ({"url": "http://host", "speed": 1}, "unknown"),

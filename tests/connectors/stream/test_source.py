@@ -14,6 +14,7 @@ import pytest
 from connectors import netguard
 from connectors.loopback import free_port
 from connectors.netguard import Guard
+from connectors.outside.bounded import OverLimitError
 from connectors.stream import inbox, row_log
 from connectors.stream import source as connector
 from connectors.stream.inbox import INBOXES
@@ -411,9 +412,9 @@ def test_the_line_protocol() -> None:
         found = [one for piece in pieces for one in reader.feed(piece)]
         assert [(m.text, m.id, m.has_id, m.event) for m in found] == expected
         assert reader.retry_s == 1.5
-    with pytest.raises(OverflowError):
+    with pytest.raises(OverLimitError):
         list(EventReader("", 10).feed(b"data: 1234567\ndata: 1234567\n\n"))
-    with pytest.raises(OverflowError):
+    with pytest.raises(OverLimitError):
         list(EventReader("", 10).feed(b"data: " + b"1" * 200))
 
 
