@@ -143,8 +143,8 @@ class WebhookSink:
             error = RetryLaterError(
                 "webhook.unavailable", f"{named} cannot take it now", detail=detail
             )
-            asked = answer.headers.get("retry-after", "")
-            error.retry_after_s = retry_after_s(asked, MAX_RETRY_AFTER_S, clock.wall_ns() / 1e9)
+            named = answer.headers.get("retry-after", "")
+            error.retry_after_s = retry_after_s(named, MAX_RETRY_AFTER_S, clock.wall_ns() / 1e9)
             raise error
         is_content = 400 <= status < 500 and status not in _NOT_THE_MESSAGE
         if is_content and self._options.on_refused == SKIP:
