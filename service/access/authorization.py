@@ -16,12 +16,13 @@ from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
-from connectors.postgres.catalog import role_facts
+from connectors.postgres.catalog import role_facts, source_readers
 from connectors.postgres.catalog.catalog import ViewRow
 from connectors.postgres.catalog.role_facts import RoleFacts, ViewRights
 from connectors.postgres.session.quoting import quote_name
+from connectors.source import MAIN_SOURCE
 from dataflow.errors import SinkError, SourceError, TidemarkError
-from dataflow.schema import RelationName
+from dataflow.schema import Relation, RelationName
 from service.access.operations import (
     OF_A_VIEW,
     OPERATIONS,
@@ -39,9 +40,11 @@ _DECLARING = {
     "source.declare": "tidemark.create_source(text, text, jsonb)",
     "source.drop": "tidemark.drop_source(text, jsonb)",
     "source.retry": "tidemark.retry_source(text, jsonb)",
+    "source.grant": "tidemark.grant_source(text, text, jsonb)",
+    "source.revoke": "tidemark.revoke_source(text, text, jsonb)",
 }
 # For these, privileges at the source count too, if that is another database.
-_AT_SOURCE = (Need.QUERY, Need.CREATE, Need.OWNED, Need.DECLARE)
+_AT_SOURCE = (Need.QUERY, Need.CREATE, Need.OWNED, Need.DECLARE, Need.DECLARED)
 
 
 class Authorization:
@@ -66,7 +69,7 @@ class Authorization:
                 f'role "{caller.db_role}" may not use this operation',
                 "use a token without a database role",
             )
-        if operation.need is Need.DECLARE:
+        if name in _DECLARING:
             self._require_declaring(caller.db_role, _DECLARING[name])
         if operation.need in OF_A_VIEW and view is not None:
             rights = self._rights(caller, [view]).get(view.identity, ViewRights())
@@ -86,38 +89,74 @@ class Authorization:
         facts, rights = self._usable(caller, OPERATIONS["view.list"]), self._rights(caller)
         return [v for v in views if _is_visible(rights.get(v.identity, ViewRights()), facts)]
 
-    def relations_of(
+    def require_declared(self, caller: Caller, name: str, source: str) -> None:
+        """Require that a caller may give and take rights on a source.
+
+        Without a database role it acts as the service, which may for every source. With one, that
+        role declared it or is a member of its declarer. TidemarkError source.not_owner, and the
+        errors of `require`.
+        """
+        self.require(caller, name)
+        role = caller.db_role
+        if role and not source_readers.owns(self._control, role, source):
+            declarer = source_readers.declarers(self._control).get(source)
+            raise TidemarkError(
+                "source.not_owner",
+                f'role "{role}" did not declare source "{source}"',
+                detail=f'"{declarer}" declared it' if declarer else "the service declared it",
+                hint="ask its declarer, or an operator of the service",
+            )
+
+    def readable_relations(self, caller: Caller, name: str) -> set[tuple[str, str]] | None:
+        """Return the (source, relation) pairs of declared sources whose rows a caller may read;
+        None: all.
+
+        A reader without a database role reads views only.
+        """
+        require_role(caller, OPERATIONS[name].least)
+        if caller.db_role:
+            self._usable(caller, OPERATIONS[name])
+            return source_readers.readable(self._control, caller.db_role)
+        return None if caller.role >= Role.OPERATOR else set()
+
+    def require_feeds(self, caller: Caller, relations: Iterable[Relation], query: str) -> None:
+        """Require that a caller without a database role may read the feeds among these relations.
+
+        The rights of a database role are checked where those on tables are, as the query is
+        analyzed. SourceError source.no_grant.
+        """
+        if caller.db_role or caller.role >= Role.OPERATOR:
+            return
+        for relation in relations:
+            if relation.name.source != MAIN_SOURCE and not relation.is_single:
+                who = f'token "{caller.name}", a reader without a database role,'
+                name = relation.name
+                raise source_readers.no_grant(who, name.source, name.name, query=query)
+
+    def owned_relations(
         self, caller: Caller, name: str, views: Iterable[ViewRow]
     ) -> set[tuple[str, str]] | None:
-        """Return the (source, relation) pairs whose raw records a caller may read or change; None:
-        all.
-
-        Reading needs SELECT on some view that reads the relation. Changing ("dead_letter.change")
-        needs ownership of all views that read it.
-        """
+        """Return the (source, relation) pairs all of whose views a caller owns; None: all pairs."""
         operation = OPERATIONS[name]
         require_role(caller, operation.least)
         if not caller.db_role:
             return None
-        is_change = operation.least is not Role.READER
         facts, rights = self._usable(caller, operation), self._rights(caller)
         found: dict[tuple[str, str], list[bool]] = {}
         for view in views:
-            of = rights.get(view.identity, ViewRights())
-            is_own = of.is_owner or facts.is_of_service
-            may = is_own if is_change else of.may_read
+            is_own = rights.get(view.identity, ViewRights()).is_owner or facts.is_of_service
             for source, relation in (view.plan or {}).get("reads", []):
                 if view.desired != DesiredState.DROPPED:
-                    found.setdefault((source, relation), []).append(may)
-        enough = all if is_change else any
-        return {relation for relation, each in found.items() if enough(each)}
+                    found.setdefault((source, relation), []).append(is_own)
+        return {relation for relation, each in found.items() if all(each)}
 
     def require_records(
         self, caller: Caller, name: str, found: set[tuple[str, str]] | None, *requested: str
     ) -> None:
-        """Require that `found`, from `relations_of`, contains a source, or some of its relations.
+        """Require that `found` contains a source, or some of its relations.
 
-        requested: the source, then relations. TidemarkError auth.rights.
+        found: from `readable_relations` or `owned_relations`. requested: the source, then
+        relations. TidemarkError auth.rights.
         """
         source, *relations = requested
         if found is None:
@@ -125,14 +164,16 @@ class Authorization:
         here = {relation for of, relation in found if of == source}
         if here and here.issuperset(relations):
             return
-        is_change = name == "dead_letter.change"
-        title = ", ".join(f'"{source}.{r}"' for r in relations if r not in here) or f'"{source}"'
-        lacks = "does not own all views that read" if is_change else "may not read any view of"
-        raise _no_right(
-            f'role "{caller.db_role}" {lacks} {title}',
-            "dead letters are visible with SELECT on a view that reads the relation; only the owner"
-            " of all such views may retry or drop them",
-        )
+        missing = next((r for r in relations if r not in here), "")
+        title = f"{source}.{missing}" if missing else source
+        who = f'role "{caller.db_role}"' if caller.db_role else f'token "{caller.name}"'
+        if name == "dead_letter.change":
+            raise _no_right(
+                f'{who} does not own all views that read "{title}"',
+                "only the owner of all views that read a relation may retry or drop its records",
+            )
+        refusal = source_readers.no_grant(who, source, missing, role=caller.db_role or "ROLE")
+        raise _no_right(refusal.what, refusal.hint)
 
     def readers_of(self, caller: Caller, owner: str) -> tuple[str, ...]:
         """Return the roles that must be allowed to read what a view's query reads, its owner first.

@@ -27,7 +27,9 @@ class Need(Enum):
     - QUERY: PostgreSQL runs the query with the role's privileges
     - CREATE: as QUERY, plus CREATE on the view's schema
     - DECLARE: EXECUTE on the procedures for sources
-    - READERS: as READ, or for a change as OWNED, on the views that read a source's relation
+    - DECLARED: as DECLARE, and the role declared the source, or is a member of its declarer
+    - READERS: the right to read the source's relation; for a change, as OWNED on all views that
+    read it
     - SERVICE: a token without a database role, which acts as the service
     """
 
@@ -39,6 +41,7 @@ class Need(Enum):
     QUERY = "query"
     CREATE = "create"
     DECLARE = "declare"
+    DECLARED = "declared"
     READERS = "readers"
     SERVICE = "service"
 
@@ -103,6 +106,8 @@ OPERATIONS: Mapping[str, Operation] = {
         Operation("source.declare", _OPERATOR, Need.DECLARE, is_dear=True),
         Operation("source.drop", _OPERATOR, Need.DECLARE),
         Operation("source.retry", _OPERATOR, Need.DECLARE),
+        Operation("source.grant", _OPERATOR, Need.DECLARED),
+        Operation("source.revoke", _OPERATOR, Need.DECLARED),
         Operation("dead_letter.list", _READER, Need.READERS),
         Operation("dead_letter.change", _OPERATOR, Need.READERS),
         Operation("token", _ADMIN, Need.SERVICE),
@@ -164,6 +169,8 @@ ROUTES: Mapping[tuple[str, str], str] = {
     ("DELETE", "/sources/{name}"): "source.drop",
     ("POST", "/sources/{name}/retry"): "source.retry",
     ("POST", "/sources/{name}/reset"): "source.declare",
+    ("POST", "/sources/{name}/grants"): "source.grant",
+    ("DELETE", "/sources/{name}/grants"): "source.revoke",
     ("GET", "/dead-letters"): "dead_letter.list",
     ("POST", "/dead-letters/retry"): "dead_letter.change",
     ("POST", "/dead-letters/drop"): "dead_letter.change",
@@ -186,6 +193,8 @@ PROCEDURES: Mapping[str, str] = {
     "create_source": "source.declare",
     "drop_source": "source.drop",
     "retry_source": "source.retry",
+    "grant_source": "source.grant",
+    "revoke_source": "source.revoke",
 }
 # Commands that need no running service. Whoever runs one has the service's settings, or the
 # databases' passwords, so they act as the service.

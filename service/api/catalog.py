@@ -101,7 +101,7 @@ class Catalog:
         rows = self._control.list_views()
         identity, options = identity or uuid.uuid4().hex, body.options.model_dump()
         definition = self._planned(
-            identity, (schema, name), body.query, rows, requester=requester, options=body.options
+            identity, (schema, name), body.query, rows, by=by, options=body.options
         )
         estimate = estimated(self._factory, definition, rows, body.options.backfill, SHORT_S)
         place = self._placed(definition, body.options, estimate)
@@ -142,9 +142,7 @@ class Catalog:
         self._authorization.require(by, "view.validate")
         requester = by.db_role
         rows = self._control.list_views()
-        definition = self._planned(
-            "", ("", ""), query, rows, requester=requester, options=options, is_trial=True
-        )
+        definition = self._planned("", ("", ""), query, rows, by=by, options=options, is_trial=True)
         self._authorization.require_parents(requester, definition.views_named())
         plan = definition.plan
         estimate = estimated(self._factory, definition, rows, options.backfill)
@@ -180,13 +178,13 @@ class Catalog:
         query: str,
         rows: Sequence[ViewRow],
         *,
-        requester: str,
+        by: Caller,
         options: ViewOptions,
         is_trial: bool = False,
     ) -> ViewDefinition:
         """Return a view's definition; on Spark it computes the views that its query names.
 
-        is_trial: declare nothing.
+        is_trial: declare nothing. SourceError source.no_grant and the errors of `plan_definition`.
         """
 
         def plan(sources: Sequence[SourceRow]) -> ViewDefinition:
@@ -197,9 +195,10 @@ class Catalog:
                 self._factory,
                 rows,
                 sources=sources,
-                requester=requester,
+                requester=by.db_role,
                 options=options.model_dump(),
             )
+            self._authorization.require_feeds(by, found.relations(), query)
             is_alone = options.runtime == SPARK
             return with_views_computed(found, self._factory, rows, sources) if is_alone else found
 

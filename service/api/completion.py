@@ -1,8 +1,8 @@
 """Names for completion in the console: tables, views and relations of sources, with columns.
 
 Invariant: a caller gets only names that its query could read. Tables follow the rights of its
-database role in PostgreSQL, views follow what it may see. A reader without a database role can
-query views only, so it gets no tables.
+database role in PostgreSQL, relations of sources their readers, and views what it may see. A reader
+without a database role can query views only, so it gets no tables and no relations of sources.
 """
 
 from __future__ import annotations
@@ -51,8 +51,11 @@ class Completion:
             TableModel(schema_name=v.schema, name=v.name, kind="view", columns=_names(v.fields))
             for v in visible
         ]
+        readable = self._authorization.readable_relations(by, "table.list")
         for source in self._control.list_sources():
             for relation in () if source.is_database else source.relations:
+                if readable is not None and (source.name, relation["name"]) not in readable:
+                    continue
                 names = _names(relation["fields"])
                 found.append(
                     TableModel(

@@ -21,7 +21,7 @@ from connectors.postgres.catalog.catalog import ViewRow
 from connectors.postgres.catalog.error_rows import LeftOut, read_left_out
 from dataflow.errors import TidemarkError
 from service.access.authorization import Authorization
-from service.access.tokens import OPEN, Caller
+from service.access.tokens import OPEN, Caller, Role
 from service.api.catalog import Catalog
 from service.api.health import (
     STALE_S,
@@ -113,6 +113,9 @@ class Glances:
         fields = {"role": by.role.word, "history": history}
         if by.db_role:
             fields |= self._visible_to(by, cached)
+        elif by.role < Role.OPERATOR:
+            # Errors of sources may quote records.
+            fields |= {"sources": self._source_glances(by)}
         return cached.model_copy(update=fields)
 
     def left_out(self, name: str, limit: int, after: str) -> LeftOutList:

@@ -27,6 +27,7 @@ _STATUS = {
     "source.not_found": 404,
     "source.name_taken": 409,
     "source.in_use": 409,
+    "source.no_grant": 403,
     "sink.exists": 409,
     "sink.not_found": 404,
     "view.not_live": 409,

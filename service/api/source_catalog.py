@@ -12,8 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from connectors.feed_source import Reader, retaining
+from connectors.postgres.catalog import source_readers
 from connectors.postgres.catalog.catalog import Control, SourceRow, ViewRow
 from connectors.postgres.catalog.dead_letters import DeadLetter, DeadLetters
+from connectors.postgres.catalog.source_readers import SourceGrant
+from connectors.postgres.session.quoting import quote_name
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import SourceError
 from dataflow.schema import VIEW_SOURCE
@@ -26,6 +29,7 @@ from service.api.source_models import (
     CreateSource,
     DeadLetterModel,
     DiscoverSource,
+    GrantModel,
     RelationModel,
     SourceModel,
 )
@@ -41,6 +45,7 @@ from service.ingest.declared_sources import (
     with_pushdown,
 )
 from service.metrics.metrics import read_metrics
+from service.runtime.log import log
 from service.runtime.settings import DEFAULT_GROUP, Settings
 from service.runtime.view_names import RESERVED_SCHEMAS
 from service.views.groups import groups_on_disk
@@ -84,7 +89,7 @@ class SourceCatalog:
         row = SourceRow(body.name, "", type=body.type, options=body.options, relations=relations)
         feed_source(row, self._factory.reader()).check()
         relations = with_pushdown(body.type, body.options, relations)
-        self._control.insert_source(replace(row, relations=relations))
+        self._control.insert_source(replace(row, relations=relations), by.db_role)
         return self.show(body.name, by)
 
     def change(self, name: str, options: Mapping[str, Any], by: Caller) -> SourceModel:
@@ -134,29 +139,75 @@ class SourceCatalog:
 
     def show(self, name: str, by: Caller) -> SourceModel:
         """Return one source with its status."""
-        row, views = self.row(name), self._control.list_views()
-        found = self._model(row, views, self._letters.counts())
-        return _without_words(found, self._authorization.relations_of(by, "source.list", views))
+        row = self.row(name)
+        return self._models([row], by)[0]
 
     def list(self, by: Caller, most: int | None = None, after: str = "") -> list[SourceModel]:
         """Return declared sources by name. most: at most so many. after: those after this name."""
         self._control.ensure()
-        views, counts = self._control.list_views(), self._letters.counts()
         rows = [r for r in self._control.list_sources() if not r.is_database and r.name > after]
-        readable = self._authorization.relations_of(by, "source.list", views)
-        return [_without_words(self._model(row, views, counts), readable) for row in rows[:most]]
+        return self._models(rows[:most], by)
+
+    # --- rights --------------------------------------------------------------------------------
+
+    def grant(self, name: str, relation: str, role: str, by: Caller) -> SourceModel:
+        """Let a role of the sink, or "public", read a source, or one relation of it.
+
+        TidemarkError source.not_owner; SourceError source.not_found, source.no_relation,
+        source.no_role.
+        """
+        self._to_grant("source.grant", name, relation, by)
+        granted_by = by.db_role or by.name
+        if not source_readers.grant(self._control, name, relation, role, granted_by):
+            raise SourceError(
+                "source.no_role",
+                f'role "{role}" does not exist in the sink',
+                hint=f'CREATE ROLE {quote_name(role)}; in the sink, or grant it to "public"',
+            )
+        log.info("source.granted", source=name, relation=relation, role=role, by=granted_by)
+        return self.show(name, by)
+
+    def revoke(self, name: str, relation: str, role: str, by: Caller) -> SourceModel:
+        """Take one grant back. Views that need it stop once their rights are checked again.
+
+        SourceError source.grant_missing, and the errors of `grant`.
+        """
+        self._to_grant("source.revoke", name, relation, by)
+        if not source_readers.revoke(self._control, name, relation, role):
+            title = f"{name}.{relation}" if relation else name
+            raise SourceError(
+                "source.grant_missing",
+                f'"{title}" is not granted to role "{role}"',
+                detail="a grant of a source and one of its relation are taken back by themselves",
+                hint="see the grants of the source",
+            )
+        log.info("source.revoked", source=name, relation=relation, role=role, by=by.name)
+        return self.show(name, by)
+
+    def _to_grant(self, operation: str, name: str, relation: str, by: Caller) -> None:
+        """Require a source, with the relation if one is named, whose rights a caller may change."""
+        self._control.ensure()
+        self._authorization.require(by, operation)
+        found = [r["name"] for r in self.row(name).relations]
+        self._authorization.require_declared(by, operation, name)
+        if relation and relation not in found:
+            raise SourceError(
+                "source.no_relation",
+                f'source "{name}" has no relation "{relation}"',
+                hint=f"its relations are: {', '.join(found)}",
+            )
 
     # --- dead letters --------------------------------------------------------------------------
 
     def dead_letters(
         self, by: Caller, source: str, relation: str, limit: int, after: str
     ) -> list[DeadLetterModel]:
-        """Return dead letters ordered by position, of relations that the caller may read in a view.
+        """Return dead letters ordered by position, of relations that the caller may read.
 
         TidemarkError auth.rights if the caller may read none of the source's relations.
         """
         name = "dead_letter.list"
-        readable = self._authorization.relations_of(by, name, self._control.list_views())
+        readable = self._authorization.readable_relations(by, name)
         if source:
             names = [source, relation] if relation else [source]
             self._authorization.require_records(by, name, readable, *names)
@@ -169,7 +220,7 @@ class SourceCatalog:
         The caller must own all views that read them: TidemarkError auth.rights.
         """
         name = "dead_letter.change"
-        owned = self._authorization.relations_of(by, name, self._control.list_views())
+        owned = self._authorization.owned_relations(by, name, self._control.list_views())
         of_all = [n.name for n in self._letters.counts() if n.source == body.source]
         relations = [body.relation] if body.relation else of_all
         self._authorization.require_records(by, name, owned, body.source, *relations)
@@ -214,6 +265,20 @@ class SourceCatalog:
                 detail=", ".join(sorted(readers)),
                 hint="drop those views first",
             )
+
+    def _models(self, rows: Sequence[SourceRow], by: Caller) -> list[SourceModel]:
+        """Return sources as a caller may see them."""
+        views, counts = self._control.list_views(), self._letters.counts()
+        grants = source_readers.grants(self._control)
+        declarers = source_readers.declarers(self._control)
+        readable = self._authorization.readable_relations(by, "source.list")
+        found = []
+        for row in rows:
+            model = self._model(row, views, counts)
+            given = [_grant_model(g) for g in grants if g.source == row.name]
+            update = {"declared_by": declarers.get(row.name), "grants": given}
+            found.append(_as_visible(model.model_copy(update=update), readable))
+        return found
 
     def _model(
         self, row: SourceRow, views: Sequence[ViewRow], counts: Mapping[Any, int]
@@ -278,13 +343,27 @@ class SourceCatalog:
         )
 
 
-def _without_words(source: SourceModel, readable: set[tuple[str, str]] | None) -> SourceModel:
-    """Reduce the error to its code, which quotes no record, if the caller may read none of them."""
-    if readable is None or source.error is None or any(s == source.name for s, _ in readable):
+def _grant_model(grant: SourceGrant) -> GrantModel:
+    return GrantModel(
+        relation=grant.relation or None,
+        role=grant.role,
+        granted_by=grant.granted_by,
+        granted_at=grant.granted_at.isoformat(),
+    )
+
+
+def _as_visible(source: SourceModel, readable: set[tuple[str, str]] | None) -> SourceModel:
+    """Return a source without what may quote its records, unless the caller may read all of them.
+
+    Of the error only its code remains; positions can be values of a record.
+    """
+    every = {(source.name, relation.name) for relation in source.relations}
+    if readable is None or readable.issuperset(every):
         return source
-    code = source.error.code
-    error = ProblemModel(title=code, status=source.error.status, code=code)
-    return source.model_copy(update={"error": error})
+    error = source.error
+    if error is not None:
+        error = ProblemModel(title=error.code, status=error.status, code=error.code)
+    return source.model_copy(update={"error": error, "positions": {}})
 
 
 def readers_of_relation(views: Sequence[ViewRow], source: str, relation: str) -> list[ViewRow]:

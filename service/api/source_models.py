@@ -92,6 +92,26 @@ class ResetState(BaseModel):
     waits_for: list[str]
 
 
+class GrantSource(BaseModel):
+    """Who may read a source, or one relation of it."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"example": {"role": "sales", "relation": "products"}}
+    )
+
+    role: Text = Field(min_length=1, description='a role of the sink; "public": every role')
+    relation: Text = Field(default="", description="by default all relations, also later ones")
+
+
+class GrantModel(BaseModel):
+    """A grant of a source."""
+
+    relation: str | None = Field(description="null: all relations, also later ones")
+    role: str = Field(description='a role of the sink; "public": every role')
+    granted_by: str = Field(description="a role, or the name of a token")
+    granted_at: str
+
+
 class DiscoverSource(BaseModel):
     """Options of a source whose relations lack columns."""
 
@@ -130,6 +150,12 @@ class SourceModel(BaseModel):
     rows_read: int = Field(description="since the pipeline started")
     lag: int | None = Field(description="unread records, estimated; null if no view reads it")
     positions: dict[str, Any] = Field(description="position of each relation visible in the sink")
+    declared_by: str | None = Field(
+        default=None, description="the role that declared it; null: the service"
+    )
+    grants: list[GrantModel] = Field(
+        default=[], description="who may read its rows, besides its declarer and the service"
+    )
     created_at: str
 
 

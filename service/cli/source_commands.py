@@ -15,6 +15,7 @@ import typer
 import tidemark
 from service.cli.output import Url, client_of, console, read_json, table_of
 
+_ROLES = "roles of the sink; public: every role"
 TypeName = Annotated[
     str,
     typer.Argument(
@@ -24,6 +25,9 @@ TypeName = Annotated[
 ]
 Options = Annotated[Path, typer.Argument(help="a JSON file, - for standard input")]
 Relation = Annotated[str, typer.Argument()]
+Granted = Annotated[str, typer.Argument(metavar="NAME[.RELATION]")]
+GrantedTo = Annotated[list[str], typer.Argument(metavar="[TO] ROLE...", help=_ROLES)]
+RevokedFrom = Annotated[list[str], typer.Argument(metavar="[FROM] ROLE...", help=_ROLES)]
 Positions = Annotated[
     list[str] | None,
     typer.Option("--position", "--place", help="partition:offset, or path:line; may be repeated"),
@@ -121,6 +125,38 @@ def reset_source(
         console.print(f"not paused yet: {', '.join(found.waits_for)}; run it again")
     else:
         console.print(f"{name}.{relation} is read again by: {', '.join(found.views) or 'no view'}")
+
+
+@sources.command("grant")
+def grant_source(name: Granted, roles: GrantedTo, url: Url = tidemark.DEFAULT_URL) -> None:
+    """Let roles read a source, or one relation: grant shop.prices TO sales."""
+    source, relation = _granted(name)
+    with client_of(url) as client:
+        for role in _roles(roles, "to"):
+            client.grant_source(source, role, relation=relation)
+            console.print(f"granted {name} to {role}", markup=False)
+
+
+@sources.command("revoke")
+def revoke_source(name: Granted, roles: RevokedFrom, url: Url = tidemark.DEFAULT_URL) -> None:
+    """Take grants back: revoke shop.prices FROM sales."""
+    source, relation = _granted(name)
+    with client_of(url) as client:
+        for role in _roles(roles, "from"):
+            client.revoke_source(source, role, relation=relation)
+            console.print(f"revoked {name} from {role}", markup=False)
+
+
+def _granted(name: str) -> tuple[str, str]:
+    """Return the source, and the relation or "": no source's name contains a point."""
+    source, _, relation = name.partition(".")
+    return source, relation
+
+
+def _roles(words: list[str], preposition: str) -> list[str]:
+    """Return the roles, without the preposition of SQL before them."""
+    is_said = len(words) > 1 and words[0].lower() == preposition
+    return words[1:] if is_said else words
 
 
 @sources.command("drop")

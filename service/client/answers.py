@@ -191,10 +191,21 @@ class Relation(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SourceGrant(Record):
+    """A grant of a source. relation: None is all. role: of the sink, "public" is every role."""
+
+    relation: str | None
+    role: str
+    granted_by: str
+    granted_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
 class SourceState(Record):
     """An external source. status: running, retrying or stopped.
 
-    rows_read: since the pipeline started. lag: unread records, estimated.
+    rows_read: since the pipeline started. lag: unread records, estimated. declared_by: a role of
+    the sink; None: the service. grants: who may read its rows besides these.
     """
 
     name: str
@@ -207,6 +218,8 @@ class SourceState(Record):
     positions: Mapping[str, Any]
     created_at: datetime
     error: Problem | None = None
+    declared_by: str | None = None
+    grants: tuple[SourceGrant, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -218,6 +218,30 @@ class ServiceCalls:
         )
 
     @call
+    def grant_source(self, name: str, role: str, *, relation: str = "") -> Call[SourceState]:
+        """Let a role read a source, or one relation of it (docs/SOURCES.md).
+
+        role: of the sink; "public": every role. TidemarkError source.not_owner, source.no_role,
+        source.no_relation.
+        """
+        return Call(
+            method="POST",
+            path=f"{_source(name)}/grants",
+            read=into(SourceState),
+            body={"role": role, "relation": relation},
+        )
+
+    @call
+    def revoke_source(self, name: str, role: str, *, relation: str = "") -> Call[SourceState]:
+        """Take one grant back. TidemarkError source.grant_missing, source.not_owner."""
+        return Call(
+            method="DELETE",
+            path=f"{_source(name)}/grants",
+            read=into(SourceState),
+            params={"role": role, "relation": relation},
+        )
+
+    @call
     def dead_letters(
         self, source: str = "", relation: str = "", *, limit: int = 100, after: str = ""
     ) -> Call[list[DeadLetter]]:

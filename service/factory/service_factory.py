@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from connectors.feed_source import FeedSource, Reader
 from connectors.partition_cache import OnProgress
 from connectors.postgres.analysis.analyzer import PostgresAnalyzer
-from connectors.postgres.catalog.catalog import Control, SourceRow
+from connectors.postgres.catalog import source_readers
+from connectors.postgres.catalog.catalog import Control, SourceRow, control_of
 from connectors.postgres.catalog.sink_records import SinkRow
 from connectors.postgres.evaluation.evaluator import PostgresEvaluator
 from connectors.postgres.schema.lease import Claim
@@ -204,15 +205,26 @@ class ServiceFactory:
         the role whose privileges it uses, which must be allowed to read what the query reads.
         time_zone: a name that the source knows.
         """
+        role = self.role_of(requester)
         return PostgresAnalyzer(
             self.settings.source,
             SOURCE,
             views,
             has_stubs=self.is_sink_apart,
             feeds=feeds,
-            requester=self.role_of(requester),
+            requester=role,
             time_zone=time_zone,
+            check_readers=functools.partial(self._check_readers, role),
         )
+
+    def _check_readers(self, role: str, feeds: Sequence[Relation], query: str) -> None:
+        """Require that a role may read relations of declared sources. SourceError source.no_grant.
+
+        The service's clock is for everyone: now() reads it.
+        """
+        names = [feed.name for feed in feeds if not feed.is_single]
+        with control_of(self.settings.sink) as control:
+            source_readers.require_readable(control, role, names, query)
 
     @property
     def is_sink_apart(self) -> bool:

@@ -63,6 +63,19 @@ class DropSource(Subject):
     options: NoOptions
 
 
+class GrantedSource(Subject):
+    """The arguments of grant_source and revoke_source. name: a source, or source.relation."""
+
+    role: str = Field(min_length=1)
+    options: NoOptions
+
+    @property
+    def subject(self) -> tuple[str, str]:
+        """Return the source, and the relation or ""."""
+        source, _, relation = self.name.partition(".")
+        return source, relation
+
+
 class Owned:
     """Finds the views of requests, which their callers must own."""
 
@@ -128,6 +141,8 @@ class Operations:
             "create_source": self._create_source,
             "drop_source": self._drop_source,
             "retry_source": self._retry_source,
+            "grant_source": self._grant_source,
+            "revoke_source": self._revoke_source,
         }
 
     def add(self, operations: Mapping[str, Callable[[Request], Poll]]) -> None:
@@ -185,6 +200,24 @@ class Operations:
         self.owned.note(request, None)
         self._sources.retry(name, of_session(request.requester))
         return lambda _: Outcome(f'source "{name}" is being retried')
+
+    def _grant_source(self, request: Request) -> Poll:
+        body = parsed(GrantedSource, request.arguments)
+        self.owned.note(request, None)
+        self._sources.grant(*body.subject, body.role, of_session(request.requester))
+        return lambda _: Outcome(f'"{body.name}" is granted to "{body.role}"')
+
+    def _revoke_source(self, request: Request) -> Poll:
+        body = parsed(GrantedSource, request.arguments)
+        is_repeated = request.status == "running"
+        self.owned.note(request, None)
+        try:
+            self._sources.revoke(*body.subject, body.role, of_session(request.requester))
+        except TidemarkError as error:
+            # The process that began the request may have taken it back before it was killed.
+            if not (is_repeated and error.code == "source.grant_missing"):
+                raise
+        return lambda _: Outcome(f'"{body.name}" is revoked from "{body.role}"')
 
 
 def _is_live(rows: Mapping[str, ViewRow], identity: str) -> Outcome | None:

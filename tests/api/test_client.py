@@ -156,6 +156,7 @@ def _life(face: Face) -> None:
 @case(
     *("create_source", "discover_source", "sources", "source", "change_source", "drop_source"),
     *("retry_source", "reset_source", "dead_letters", "retry_dead_letters", "drop_dead_letters"),
+    *("grant_source", "revoke_source"),
 )
 def _sources(face: Face) -> None:
     (face.folder / "a.csv").write_text("id,price\n1,2.50\n2,many\n")
@@ -178,6 +179,12 @@ def _sources(face: Face) -> None:
     assert face.ask(face.client.source("shop")).relations[0].views == ("public.prices",)
     assert [s.name for s in face.ask(face.client.sources())] == ["shop"]
     assert face.ask(face.client.retry_source("shop")).status == "running"
+    granted = face.ask(face.client.grant_source("shop", "public", relation="prices"))
+    assert [(g.relation, g.role) for g in granted.grants] == [("prices", "public")]
+    assert granted.declared_by is None
+    revoke = lambda: face.client.revoke_source("shop", "public", relation="prices")  # noqa: E731
+    assert face.ask(revoke()).grants == () and face.refused(revoke) == "source.grant_missing"
+    assert face.refused(lambda: face.client.grant_source("shop", "nobody")) == "source.no_role"
     reset = lambda: face.client.reset_source("shop", "prices", "earliest")  # noqa: E731
     assert face.refused(reset) == "source.no_start"
     assert face.refused(lambda: face.client.drop_source("shop")) == "source.in_use"

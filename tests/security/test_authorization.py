@@ -83,6 +83,8 @@ ROUTES: dict[tuple[str, str], tuple[str, frozenset[str]]] = {
     ("DELETE", "/sources/{name}"): (OPERATOR, NONE),
     ("POST", "/sources/{name}/retry"): (OPERATOR, NONE),
     ("POST", "/sources/{name}/reset"): (OPERATOR, NONE),
+    ("POST", "/sources/{name}/grants"): (OPERATOR, NONE),
+    ("DELETE", "/sources/{name}/grants"): (OPERATOR, NONE),
     ("GET", "/dead-letters"): (READER, EVERY),
     ("POST", "/dead-letters/retry"): (OPERATOR, NONE),
     ("POST", "/dead-letters/drop"): (OPERATOR, NONE),
@@ -108,6 +110,8 @@ PROCEDURES = {
     "create_source": NONE,
     "drop_source": NONE,
     "retry_source": NONE,
+    "grant_source": NONE,
+    "revoke_source": NONE,
 }
 
 # What is asked stops at something else than rights, so that nothing is changed by the asking.
@@ -126,11 +130,16 @@ BODIES: dict[str, Any] = {
     "/sources/discover": {"type": "files", "options": {"nosuch": 1}},
     "/sources/{name}": {"options": {"nosuch": 1}},
     "/sources/{name}/reset": {"relation": "nosuch", "start": "earliest"},
+    "/sources/{name}/grants": {"role": "nosuch"},
     "/dead-letters/retry": {"source": "nosuch"},
     "/dead-letters/drop": {"source": "nosuch"},
     "/tokens": {"name": "a b", "role": "reader"},
 }
-QUERIES = {"/views/{name}/wait": "?position=0/1", "/views/{name}/diff": "?from=1"}
+QUERIES = {
+    "/views/{name}/wait": "?position=0/1",
+    "/views/{name}/diff": "?from=1",
+    "/sources/{name}/grants": "?role=nosuch",
+}
 CALLS = {
     "create_view": ("'nosuch'", "'SELECT nosuch'"),
     "replace_view": ("'{}'", "'SELECT nosuch'"),
@@ -140,6 +149,8 @@ CALLS = {
     "create_source": ("'s'", "'files'"),
     "drop_source": ("'s'",),
     "retry_source": ("'s'",),
+    "grant_source": ("'s'", "'nosuch'"),
+    "revoke_source": ("'s'", "'nosuch'"),
 }
 REFUSALS = ("auth.rights", "view.not_owner", "auth.db_role", "auth.role")
 INSUFFICIENT_PRIVILEGE = "42501"
@@ -279,7 +290,7 @@ def _asked(place: Place, subject: str, method: str, path: str) -> tuple[str, str
     is_view = path.startswith("/views/")
     filled = filled.replace("{name}", subject if is_view else "nosuch")
     body = BODIES.get(path) if method in ("POST", "PUT") else None
-    return method, filled + QUERIES.get(path, ""), body
+    return method, filled + ("" if body else QUERIES.get(path, "")), body
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)

@@ -1,5 +1,5 @@
-"""Oracle: PostgreSQL's privileges. Raw records, and words that may quote them, are shown to those
-alone who may SELECT from a view that reads their relation."""
+"""Oracle: the grants of sources. Raw records, and words that may quote them, are shown to those
+alone who may read their relation; SELECT on a view that reads it is not enough."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def place(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) 
             yield made
 
 
-def test_records_of_no_readable_view_are_refused(place: Place) -> None:
+def test_records_of_no_readable_relation_are_refused(place: Place) -> None:
     refused = (403, "auth.rights")
     for who in ("reader", "operator"):
         assert place.letters(who) == []
@@ -100,8 +100,20 @@ def test_records_of_no_readable_view_are_refused(place: Place) -> None:
     assert place.letters("admin", "?source=shop") == ["prices", "wages"]
 
 
-def test_a_readable_view_shows_the_records_of_its_relation_alone(place: Place) -> None:
+def test_a_readable_view_hides_malformed_records(place: Place) -> None:
+    """It has one row, a count; the records would show what was counted."""
     place.database.execute(f"GRANT SELECT ON prices TO {place.role}")
+    try:
+        assert place.ask("reader", "GET", "/views/prices/rows")[0] == 200
+        assert place.letters("reader") == []
+        assert place.letters("reader", "?source=shop&relation=prices") == (403, "auth.rights")
+    finally:
+        place.database.execute(f"REVOKE SELECT ON prices FROM {place.role}")
+
+
+def test_a_grant_shows_the_records_of_its_relation_alone(place: Place) -> None:
+    granted = {"role": place.role, "relation": "prices"}
+    assert place.ask("admin", "POST", "/sources/shop/grants", granted)[0] == 200
     try:
         for query in ("", "?source=shop", "?source=shop&relation=prices"):
             assert place.letters("reader", query) == ["prices"], query
@@ -112,7 +124,8 @@ def test_a_readable_view_shows_the_records_of_its_relation_alone(place: Place) -
         status, told = place.ask("operator", "POST", "/dead-letters/drop", body)
         assert (status, told["code"]) == refused
     finally:
-        place.database.execute(f"REVOKE SELECT ON prices FROM {place.role}")
+        path = f"/sources/shop/grants?role={place.role}&relation=prices"
+        assert place.ask("admin", "DELETE", path)[0] == 200
     assert place.letters("reader") == []
 
 

@@ -37,7 +37,7 @@ from connectors.postgres.types.column_types import ColumnTypes, check_type_name
 from dataflow.errors import Position, SinkError, SourceError, SqlError, TidemarkError
 from dataflow.expressions.ir import Literal
 from dataflow.lexer import find_words, one_query, position_of
-from dataflow.schema import Field, Relation
+from dataflow.schema import VIEW_SOURCE, Field, Relation
 from dataflow.sql.bind.analysis import Analysis, Routine, Table
 from dataflow.types import UTC, SqlType, TypeKind
 
@@ -102,8 +102,9 @@ class PostgresAnalyzer:
     has_stubs, and for feeds (relations of other sources), each relation that a query names appears
     here as an empty temporary table. The database's own names take precedence. requester: whose
     rights a query has, and who must be able to read its relations; "" for the session's own.
-    keeps_rows: a table of ours is to store the query's rows. time_zone: see `Analyzer`. SourceError
-    or TemporaryError when the database does not answer.
+    keeps_rows: a table of ours is to store the query's rows. time_zone: see `Analyzer`.
+    check_readers: raises if the requester may not read these feeds, which this query names.
+    SourceError or TemporaryError when the database does not answer.
     """
 
     def __init__(
@@ -117,11 +118,13 @@ class PostgresAnalyzer:
         requester: str = "",
         keeps_rows: bool = True,
         time_zone: str = UTC,
+        check_readers: Callable[[Sequence[Relation], str], None] | None = None,
     ) -> None:
         self.time_zone = time_zone
         self._dsn = dsn
         self._keeps_rows = keeps_rows
         self._requester = requester
+        self._check_readers = check_readers
         self._is_bound = False
         self._sandbox: sandbox.Sandbox | None = None
         # The role whose rights apply, set by the first question; "" for the session's own.
@@ -165,10 +168,18 @@ class PostgresAnalyzer:
             if self._keeps_rows:
                 foreign_code.check_outputs(self._cursor(), self._oid(f"pg_temp.{_VIEW}"))
             if self._requester:
-                check_rights(self._cursor(), self._oid(f"pg_temp.{_VIEW}"), self._requester)
+                stubs = check_rights(self._cursor(), self._oid(f"pg_temp.{_VIEW}"), self._requester)
+                self._check_feeds(stubs, query)
             if _FULL_JOIN in found.text:
                 self._check_plan(find_words(query, ["full"]))
         return self._expanded(found)
+
+    def _check_feeds(self, stubs: Sequence[str], query: str) -> None:
+        """Require that the requester may read the feeds that these stubs stand for."""
+        found = [self._stubs.find("", name) for name in stubs]
+        feeds = [r for r in found if r is not None and r.name.source != VIEW_SOURCE]
+        if feeds and self._check_readers is not None:
+            self._check_readers(feeds, query)
 
     def _check_plan(self, position: Position | None) -> None:
         """Refuse a FULL JOIN that PostgreSQL cannot plan; creating a view does not detect it.

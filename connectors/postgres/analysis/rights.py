@@ -77,10 +77,11 @@ class _Relation:
         return f"{quote_name(self.schema)}.{quote_name(self.name)}"
 
 
-def check_rights(cursor: Any, view: int, role: str) -> None:
+def check_rights(cursor: Any, view: int, role: str) -> list[str]:
     """Require that `role` may run the query of the view with this oid.
 
-    SourceError source.role_missing, source.privilege, source.row_security.
+    Return the names of the temporary tables that it reads: stubs of relations whose readers this
+    database does not know. SourceError source.role_missing, source.privilege, source.row_security.
     """
     cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", (role,))
     if cursor.fetchone() is None:
@@ -91,11 +92,19 @@ def check_rights(cursor: Any, view: int, role: str) -> None:
             hint=f"at the source: CREATE ROLE {quote_name(role)}; and GRANT SELECT on the tables"
             " that the query reads",
         )
-    _check_query(cursor, view, role, is_top=True, visited=set())
+    stubs: list[str] = []
+    _check_query(cursor, view, role, stubs, is_top=True, visited=set())
+    return stubs
 
 
 def _check_query(
-    cursor: Any, view: int, role: str, *, is_top: bool, visited: set[tuple[int, str]]
+    cursor: Any,
+    view: int,
+    role: str,
+    stubs: list[str],
+    *,
+    is_top: bool,
+    visited: set[tuple[int, str]],
 ) -> None:
     cursor.execute("SELECT ev_action::text FROM pg_rewrite WHERE ev_class = %s", (view,))
     (tree,) = cursor.fetchone() or ("",)
@@ -110,8 +119,9 @@ def _check_query(
     for oid, columns in _read(cursor, tree):
         cursor.execute(_RELATION, {"role": role, "oid": oid})
         relation = _Relation(*cursor.fetchone())
-        # A stub relation of another source has no rights: whoever may create views may read it.
-        if not relation.is_temporary:
+        if relation.is_temporary:
+            stubs.append(relation.name)
+        else:
             # Only the top query's names were resolved with the role's own schema rights.
             if is_top:
                 _check_schema(relation, role)
@@ -119,7 +129,7 @@ def _check_query(
         if relation.kind == "v" and (oid, role) not in visited:
             visited.add((oid, role))
             inner = role if relation.is_invokers else relation.owner
-            _check_query(cursor, oid, inner, is_top=False, visited=visited)
+            _check_query(cursor, oid, inner, stubs, is_top=False, visited=visited)
 
 
 def _read(cursor: Any, tree: str) -> list[tuple[int, list[int]]]:

@@ -269,12 +269,17 @@ class Control:
             *values,
         )
 
-    def insert_source(self, row: SourceRow) -> None:
-        """Declare a source. SinkError source.name_taken."""
+    def insert_source(self, row: SourceRow, declared_by: str = "") -> None:
+        """Declare a source of a role, or "" of the service. SinkError source.name_taken."""
         columns = [c for c in _SOURCE_COLUMNS if c not in _BY_DATABASE]
         values = [_adapted(c, getattr(row, c)) for c in columns]
+        placeholders = ", ".join(["%s"] * len(columns))
+        sql = (
+            f"INSERT INTO tidemark.sources ({', '.join(columns)}, declared_by)"
+            f" VALUES ({placeholders}, (SELECT oid FROM pg_roles WHERE rolname = %s)) RETURNING 1"
+        )
         try:
-            self._insert("sources", columns, values, ("name",))
+            self._query(sql, *values, declared_by)
         except psycopg2.errors.UniqueViolation:
             raise SinkError(
                 "source.name_taken",

@@ -22,6 +22,7 @@ from service.api.source_models import (
     DeadLetterList,
     Discovered,
     DiscoverSource,
+    GrantSource,
     ResetSource,
     ResetState,
     SourceList,
@@ -107,6 +108,23 @@ async def reset_source(
         await asyncio.sleep(POLL_S)
     response.status_code = 202 if found.waits_for else 200
     return ResetState(views=list(found.views), waits_for=list(found.waits_for))
+
+
+@router.post("/sources/{name}/grants")
+def grant_source(request: Request, name: str, body: GrantSource) -> SourceModel:
+    """Let a role read a source, or one relation of it."""
+    return _catalog(request).grant(name, body.relation, body.role, request.state.caller)
+
+
+@router.delete("/sources/{name}/grants")
+def revoke_source(
+    request: Request,
+    name: str,
+    role: Annotated[str, Query(min_length=1, description='as granted; "public": every role')],
+    relation: Annotated[str, Query(description="as granted; by default all relations")] = "",
+) -> SourceModel:
+    """Take one grant back. Views whose creator needs it stop (`view.rights_revoked`)."""
+    return _catalog(request).revoke(name, relation, role, request.state.caller)
 
 
 @router.get("/dead-letters")

@@ -1,0 +1,458 @@
+"""Oracle: PostgreSQL's rules for GRANT, as a table. Whatever face is used and whatever is done with
+a relation of a declared source, a database role needs a right to it, and gets along with one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+from typer.testing import CliRunner
+
+from connectors.postgres.embedded.server import EmbeddedPostgres
+from service.cli.main import app
+from tests.harness.postgres import Database, new_database
+from tests.harness.psql import as_role, roles
+from tests.harness.service import RunningService
+from tests.harness.waiting import wait_until
+
+COLUMNS = [{"name": "id", "type": "bigint"}, {"name": "price", "type": "numeric(10,2)"}]
+READS = "SELECT id, price FROM shop.prices"
+LOCAL = {"backfill": "local"}
+REFUSED = "source.no_grant"
+PROCEDURES = ("create_view", "drop_view", "replace_view", "rebuild_view", "cancel_change")
+
+
+@dataclass
+class Place:
+    """A service with source "shop" of the role `declarer`, and a reader, who is a member of team.
+
+    Of a reader's right depends: what it does with shop.prices.
+    """
+
+    database: Database
+    service: RunningService
+    names: dict[str, str]
+    tokens: dict[str, str]
+
+    def ask(self, who: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """(status, body)."""
+        headers = {"Authorization": f"Bearer {self.tokens[who]}"}
+        client = self.service.client
+        answer = client.request(method, path, json=body, headers=headers, timeout=90)
+        return answer.status_code, answer.json() if answer.content else {}
+
+    def code(self, who: str, method: str, path: str, body: Any = None) -> str:
+        """The code of a refusal, "" if there is none."""
+        status, found = self.ask(who, method, path, body)
+        return found["code"] if status >= 400 else ""
+
+    def call(self, who: str, statement: str) -> str:
+        """The code of a refusal in psql, "" if there is none."""
+        try:
+            as_role(self.database, self.names[who], f"CALL tidemark.{statement}")
+        except psycopg2.Error as error:
+            detail = error.diag.message_detail or ""
+            assert error.pgcode == "42501" or REFUSED not in detail, detail
+            found = [x for x in detail.splitlines() if x.startswith("code: ")]
+            return found[0].removeprefix("code: ") if found else str(error)
+        return ""
+
+    def run(self, who: str, *words: str) -> str:
+        """The code of a refusal by command, "" if there is none."""
+        token = {"TIDEMARK_TOKEN": self.tokens[who]}
+        done = CliRunner().invoke(
+            app, [*words, "--url", self.service.url], env={**os.environ, **token}
+        )
+        if done.exit_code == 0:
+            return ""
+        words_found = (done.output + done.stderr).replace("[", " ").replace("]", " ").split()
+        return next((w for w in words_found if w.startswith(("source.", "auth."))), done.output)
+
+
+@pytest.fixture(scope="module")
+def place(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("readers")
+    with new_database(postgres) as database:
+        words = ("declarer", "team", "reader", "other")
+        names = {word: f"{word}_{database.name}" for word in words} | {"service": "postgres"}
+        with (
+            roles(database, *(names[word] for word in words)),
+            RunningService(database.dsn, folder / "service", allow_folders=folder) as service,
+        ):
+            everyone = ", ".join(names[word] for word in words)
+            database.execute(
+                "CREATE TABLE own (id bigint PRIMARY KEY, price numeric(10,2));"
+                f"GRANT {names['team']} TO {names['reader']};"
+                f"GRANT SELECT ON own TO {everyone};"
+                f"GRANT CREATE ON SCHEMA public TO {everyone};"
+            )
+            made = Place(database, service, names, {})
+            _make_tokens(made)
+            sources = ("create_source", "grant_source", "revoke_source")
+            database.execute(
+                f"GRANT USAGE ON SCHEMA tidemark TO {everyone};"
+                + "".join(
+                    f"GRANT EXECUTE ON PROCEDURE tidemark.{name} TO {to};"
+                    for procedures, to in (
+                        (PROCEDURES, everyone),
+                        (sources, f"{names['declarer']}, {names['other']}"),
+                    )
+                    for name in procedures
+                )
+            )
+            assert made.code("declarer", "POST", "/sources", _shop(folder)) == ""
+            own = {"name": "mine", "query": "SELECT id, price FROM own", "options": LOCAL}
+            assert made.code("reader", "POST", "/views?wait_s=60", own) == ""
+            with _granted(made, "reader"):
+                over = {"name": "over", "query": READS, "options": LOCAL}
+                assert made.code("reader", "POST", "/views?wait_s=60", over) == ""
+            wait_until(lambda: len(made.ask("admin", "GET", "/dead-letters")[1]["dead_letters"]))
+            yield made
+
+
+def _shop(folder: Path) -> dict[str, Any]:
+    relations = {}
+    for name in ("prices", "wages"):
+        (folder / name).mkdir()
+        (folder / name / "a.csv").write_text("id,price\n1,2.50\n2,many\n")
+        path = f"{folder / name}/*.csv"
+        relations[name] = {"path": path, "columns": COLUMNS, "on_error": "dead_letter"}
+    return {"name": "shop", "type": "files", "options": {"relations": relations}}
+
+
+def _make_tokens(place: Place) -> None:
+    for who, level, role in (
+        ("admin", "admin", None),
+        ("operator", "operator", None),
+        ("plain", "reader", None),
+        *((word, "operator", place.names[word]) for word in ("declarer", "reader", "other")),
+    ):
+        headers = {"Authorization": f"Bearer {place.tokens.get('admin', '')}"}
+        body = {"name": who, "role": level, "db_role": role}
+        made = place.service.client.post(
+            "/tokens", json=body, headers=headers if place.tokens else {}, timeout=60
+        )
+        assert made.status_code == 201, made.text
+        place.tokens[who] = made.json()["token"]
+
+
+# --- ways of giving a right, by each face ---------------------------------------------------------
+
+
+def _by_rest(place: Place, is_grant: bool, title: str, role: str) -> str:
+    source, _, relation = title.partition(".")
+    path = f"/sources/{source}/grants"
+    if is_grant:
+        return place.code("declarer", "POST", path, {"role": role, "relation": relation})
+    return place.code("declarer", "DELETE", f"{path}?role={role}&relation={relation}")
+
+
+def _by_call(place: Place, is_grant: bool, title: str, role: str) -> str:
+    return place.call(
+        "declarer", f"{'grant' if is_grant else 'revoke'}_source('{title}', '{role}')"
+    )
+
+
+def _by_command(place: Place, is_grant: bool, title: str, role: str) -> str:
+    words = ("grant", title, "TO", role) if is_grant else ("revoke", title, "from", role)
+    return place.run("declarer", "sources", *words)
+
+
+FACES: dict[str, Callable[[Place, bool, str, str], str]] = {
+    "rest": _by_rest,
+    "psql": _by_call,
+    "cli": _by_command,
+}
+
+
+@contextmanager
+def _granted(
+    place: Place, who: str, title: str = "shop.prices", face: str = "rest"
+) -> Iterator[None]:
+    role = place.names.get(who, who)
+    assert FACES[face](place, True, title, role) == ""
+    try:
+        yield
+    finally:
+        assert FACES[face](place, False, title, role) == ""
+
+
+@contextmanager
+def _joined(place: Place) -> Iterator[None]:
+    """The reader is a member of the declarer."""
+    pair = place.names["declarer"], place.names["reader"]
+    place.database.execute("GRANT {} TO {}".format(*pair))
+    try:
+        yield
+    finally:
+        place.database.execute("REVOKE {} FROM {}".format(*pair))
+
+
+@contextmanager
+def _nothing(place: Place) -> Iterator[None]:
+    yield
+
+
+# Of each state: how it comes about, and whether the reader then reads shop.prices.
+STATES: dict[str, tuple[Callable[[Place], Any], bool]] = {
+    "no grant": (_nothing, False),
+    "another relation": (lambda p: _granted(p, "reader", "shop.wages"), False),
+    "another role": (lambda p: _granted(p, "other"), False),
+    "the relation": (lambda p: _granted(p, "reader"), True),
+    "the source": (lambda p: _granted(p, "reader", "shop", "psql"), True),
+    "its group": (lambda p: _granted(p, "team", "shop.prices", "cli"), True),
+    "public": (lambda p: _granted(p, "public", "shop", "cli"), True),
+    "the declarer's group": (_joined, True),
+}
+
+
+# --- ways of reading ------------------------------------------------------------------------------
+
+
+def _validates(place: Place) -> str:
+    return place.code("reader", "POST", "/views/validate", {"query": READS})
+
+
+def _validates_unused(place: Place) -> str:
+    """A relation that the plan leaves out is named, which needs a right in PostgreSQL too."""
+    query = "SELECT id FROM own WHERE false AND EXISTS (SELECT FROM shop.prices)"
+    return place.code("reader", "POST", "/views/validate", {"query": query})
+
+
+def _creates(place: Place) -> str:
+    body = {"name": "made", "query": f"WITH p AS ({READS}) SELECT * FROM p", "options": LOCAL}
+    found = place.code("reader", "POST", "/views?wait_s=60", body)
+    if not found:
+        assert place.code("reader", "DELETE", "/views/made?wait_s=60") == ""
+    return found
+
+
+def _creates_by_call(place: Place) -> str:
+    found = place.call("reader", f"create_view('called', '{READS}', '{json.dumps(LOCAL)}')")
+    if not found:
+        assert place.call("reader", "drop_view('called')") == ""
+    return found
+
+
+def _creates_by_command(place: Place) -> str:
+    found = place.run("reader", "create", "typed", READS)
+    if not found:
+        assert place.run("reader", "drop", "typed") == ""
+    return found
+
+
+def _replaces(place: Place) -> str:
+    found = place.code("reader", "POST", "/views/mine/replace?wait_s=60", {"query": READS})
+    if not found:
+        back = {"query": "SELECT id, price FROM own"}
+        assert place.code("reader", "POST", "/views/mine/replace?wait_s=60", back) == ""
+    return found
+
+
+def _replaces_by_call(place: Place) -> str:
+    found = place.call("reader", f"replace_view('mine', '{READS}')")
+    if not found:
+        back = "SELECT id, price FROM own"
+        assert place.call("reader", f"replace_view('mine', '{back}')") == ""
+    return found
+
+
+def _rebuilds(place: Place) -> str:
+    return place.code("reader", "POST", "/views/over/rebuild?wait_s=60", {})
+
+
+def _rebuilds_by_call(place: Place) -> str:
+    return place.call("reader", "rebuild_view('over')")
+
+
+def _rebuilds_for_its_creator(place: Place) -> str:
+    """The service may read it; the view is the reader's."""
+    return place.code("operator", "POST", "/views/over/rebuild?wait_s=60", {})
+
+
+def _lists_tables(place: Place) -> str:
+    tables = place.ask("reader", "GET", "/tables")[1]["tables"]
+    names = {(t["schema"], t["name"]) for t in tables}
+    assert ("public", "own") in names
+    return "" if ("shop", "prices") in names else REFUSED
+
+
+def _reads_dead_letters(place: Place) -> str:
+    letters = place.ask("reader", "GET", "/dead-letters")[1]["dead_letters"]
+    is_shown = any(letter["relation"] == "prices" for letter in letters)
+    path = "/dead-letters?source=shop&relation=prices"
+    assert (place.code("reader", "GET", path) == "auth.rights") is not is_shown
+    return "" if is_shown else REFUSED
+
+
+WAYS = (
+    _validates,
+    _validates_unused,
+    _lists_tables,
+    _reads_dead_letters,
+    _creates,
+    _creates_by_call,
+    _creates_by_command,
+    _replaces,
+    _replaces_by_call,
+    _rebuilds,
+    _rebuilds_by_call,
+    _rebuilds_for_its_creator,
+)
+# In the fast tier the slow ways are tried in these states alone.
+BOTH_SIDES = ("no grant", "the relation", "public")
+SLOW = WAYS[4:]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_way_of_reading_needs_a_right(place: Place, state: str) -> None:
+    given, may_read = STATES[state]
+    ways = WAYS if state in BOTH_SIDES else [way for way in WAYS if way not in SLOW]
+    with given(place):
+        found = {way.__name__: way(place) for way in ways}
+    assert found == dict.fromkeys(found, "" if may_read else REFUSED)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("state", [state for state in STATES if state not in BOTH_SIDES])
+def test_every_slow_way_of_reading_needs_a_right(place: Place, state: str) -> None:
+    given, may_read = STATES[state]
+    with given(place):
+        found = {way.__name__: way(place) for way in SLOW}
+    assert found == dict.fromkeys(found, "" if may_read else REFUSED)
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("title", ["shop", "shop.prices"])
+def test_every_face_grants_and_revokes(place: Place, face: str, title: str) -> None:
+    role = place.names["reader"]
+    assert _validates(place) == REFUSED
+    with _granted(place, "reader", title, face):
+        assert _validates(place) == ""
+        grants = place.ask("plain", "GET", "/sources/shop")[1]["grants"]
+        assert [(g["relation"], g["role"]) for g in grants] == [
+            (title.partition(".")[2] or None, role)
+        ]
+        assert grants[0]["granted_by"] == place.names["declarer"]
+        listed = as_role(place.database, role, "SELECT source, role FROM tidemark.source_grants")
+        assert listed == [("shop", role)]
+        # Granting once more changes nothing.
+        assert FACES[face](place, True, title, role) == ""
+    assert _validates(place) == REFUSED
+    assert FACES[face](place, False, title, role) == "source.grant_missing"
+    assert FACES[face](place, True, title, "nosuch") == "source.no_role"
+    assert FACES[face](place, True, "shop.nosuch", role) == "source.no_relation"
+    assert FACES[face](place, True, "nosuch", role) == "source.not_found"
+
+
+def test_the_error_names_the_command_that_helps(place: Place) -> None:
+    status, problem = place.ask("reader", "POST", "/views/validate", {"query": READS})
+    role = place.names["reader"]
+    assert (status, problem["code"]) == (403, REFUSED)
+    assert f"tidemark sources grant shop.prices TO {role}" in problem["hint"]
+    call = f"grant_source('shop.prices', '{role}')"
+    assert f"CALL tidemark.{call};" in problem["hint"]
+    assert problem["position"] == {"line": 1, "column": READS.index("prices") + 1}
+    assert place.call("declarer", call) == ""
+    try:
+        assert _validates(place) == ""
+    finally:
+        assert place.call("declarer", call.replace("grant_", "revoke_", 1)) == ""
+
+
+def test_only_the_declarer_and_the_service_grant(place: Place) -> None:
+    """A role that may declare sources may not give away those of others; a reader, not its own
+    right."""
+    body = {"role": place.names["other"]}
+    with _granted(place, "reader", "shop"):
+        for who, code in (("other", "source.not_owner"), ("reader", "auth.rights")):
+            assert place.code(who, "POST", "/sources/shop/grants", body) == code
+            path = f"/sources/shop/grants?role={place.names['reader']}"
+            assert place.code(who, "DELETE", path) == code
+        assert place.code("plain", "POST", "/sources/shop/grants", body) == "auth.role"
+        statement = f"grant_source('shop', '{place.names['other']}')"
+        assert place.call("other", statement) == "source.not_owner"
+        assert "permission denied" in place.call("reader", statement)
+    for who in ("declarer", "operator", "admin"):
+        assert place.code(who, "POST", "/sources/shop/grants", body) == ""
+        path = f"/sources/shop/grants?role={body['role']}"
+        assert place.code(who, "DELETE", path) == ""
+    assert place.call("service", statement) == ""
+    assert place.call("service", statement.replace("grant_", "revoke_", 1)) == ""
+
+
+def test_tokens_without_a_database_role(place: Place) -> None:
+    """An operator acts as the service and reads everything; a reader reads views, whatever is
+    granted to PUBLIC."""
+    body = {"query": READS}
+    with _granted(place, "public", "shop"):
+        assert place.code("operator", "POST", "/views/validate", body) == ""
+        assert place.code("plain", "POST", "/views/validate", body) == REFUSED
+        own = {"query": "SELECT id FROM own"}
+        assert place.code("plain", "POST", "/views/validate", own) == ""
+        kinds = {
+            who: {t["kind"] for t in place.ask(who, "GET", "/tables")[1]["tables"]}
+            for who in ("plain", "operator")
+        }
+        assert kinds == {"plain": {"view"}, "operator": {"table", "view", "source"}}
+        letters = place.ask("plain", "GET", "/dead-letters")
+        assert letters == (200, {"dead_letters": []})
+        assert place.ask("plain", "GET", "/sources/shop")[1]["positions"] == {}
+    assert place.ask("operator", "GET", "/sources/shop")[1]["positions"] != {}
+
+
+def test_the_moving_clock_is_for_everybody(place: Place) -> None:
+    query = "SELECT id FROM own WHERE now() < '2100-01-01'"
+    body = {"query": query, "options": {"now": "moving"}}
+    for _ in range(2):
+        assert place.code("reader", "POST", "/views/validate", body) == ""
+        assert place.code("plain", "POST", "/views/validate", body) == ""
+        made = {"name": "clocked", "options": {**LOCAL, "now": "moving"}, "query": query}
+        assert place.code("operator", "POST", "/views?wait_s=60", made) in ("", "view.name_taken")
+    assert place.code("operator", "DELETE", "/views/clocked?wait_s=60") == ""
+
+
+def test_a_view_is_read_with_its_own_rights(place: Place) -> None:
+    """As in PostgreSQL: SELECT on a view of a relation needs no right to the relation."""
+    made = {"name": "shown", "query": READS, "options": LOCAL}
+    assert place.code("declarer", "POST", "/views?wait_s=60", made) == ""
+    above = {"name": "above", "query": "SELECT sum(id) FROM shown", "options": LOCAL}
+    try:
+        assert place.code("reader", "POST", "/views", above) == "source.privilege"
+        place.database.execute(f"GRANT SELECT ON shown TO {place.names['reader']}")
+        assert place.code("reader", "POST", "/views?wait_s=60", above) == ""
+        assert place.code("reader", "POST", "/views/above/rebuild?wait_s=60", {}) == ""
+        assert _reads_dead_letters(place) == REFUSED
+        assert place.code("reader", "DELETE", "/views/above?wait_s=60") == ""
+    finally:
+        assert place.code("declarer", "DELETE", "/views/shown?wait_s=60") == ""
+
+
+def test_grants_stay_with_the_relation_and_not_with_the_name_of_the_role(place: Place) -> None:
+    name = f"again_{place.database.name}"
+    database = place.database
+    schema = f"GRANT USAGE ON SCHEMA tidemark TO {name};"
+    may_create = f"GRANT EXECUTE ON PROCEDURE tidemark.create_view TO {name}"
+    place.names["again"] = name
+    creates = f"create_view('again', '{READS}', '{json.dumps(LOCAL)}')"
+    database.execute(f"CREATE ROLE {name} LOGIN; {schema} {may_create}")
+    try:
+        assert place.call("declarer", f"grant_source('shop.prices', '{name}')") == ""
+        # It may read the source, and not write to the schema.
+        assert place.call("again", creates) == "sink.privilege"
+        options = place.ask("declarer", "GET", "/sources/shop")[1]["options"]
+        assert place.code("operator", "PUT", "/sources/shop", {"options": options}) == ""
+        assert place.call("again", creates) == "sink.privilege"
+        database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}; CREATE ROLE {name} LOGIN")
+        database.execute(schema + may_create)
+        assert place.call("again", creates) == REFUSED
+        assert place.ask("operator", "GET", "/sources/shop")[1]["grants"] == []
+    finally:
+        database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
