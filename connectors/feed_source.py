@@ -173,6 +173,13 @@ def problem_of(feed: SourceFeed) -> TidemarkError | None:
     return getattr(feed, "problem", None)
 
 
+def reaches_nothing(source: FeedSource) -> bool:
+    """Return True for a source whose feed reads nothing outside of this process, and so never
+    waits (attribute `reaches_nothing`): the pipeline's thread may call it itself.
+    """
+    return bool(getattr(source, "reaches_nothing", False))
+
+
 class RelationAltered(SourceError):
     """A relation has another definition from here on, and rows that did not come as changes.
 

@@ -86,6 +86,7 @@ class ClockSource:
     """
 
     is_replayable = True
+    reaches_nothing = True
 
     def __init__(
         self,

@@ -1,8 +1,9 @@
 """The pipeline's feeds from all sources except the database, reopened when views change.
 
 An unreachable source is retried after a growing pause. A source that refuses to continue is retried
-rarely, in case someone has repaired it. Neither delays the others. Invariant: a feed opens at the
-state's offsets, so nothing is lost or read twice, however often it is opened.
+rarely, in case someone has repaired it. One that does not answer is reported, and its worker is
+replaced. None of them delays the others: each has a thread of its own (`source_worker`). Invariant:
+a feed opens at the state's offsets, so nothing is lost or read twice, however often it is opened.
 """
 
 from __future__ import annotations
@@ -21,17 +22,28 @@ from connectors.feed_source import (
     SourceFeed,
     gaps_of,
     problem_of,
+    reaches_nothing,
     retaining,
     selective,
 )
 from connectors.source import MAIN_SOURCE, SourceBatch
-from dataflow.errors import TidemarkError
+from dataflow.errors import TidemarkError, described
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from service.engine.column_requirements import Read
 from service.engine.positions import Positions
 from service.engine.range_reader import RangeReader
-from service.ingest.ranged_feed import open_feed
+from service.ingest.ranged_feed import State, open_feed
 from service.ingest.source_requirements import SourceRequirements
+from service.ingest.source_worker import (
+    ABANDON_S,
+    RENEW_S,
+    STUCK_S,
+    OutdatedAnswer,
+    SourceWorker,
+    SourceWorkers,
+    stuck,
+    unanswered_s,
+)
 from service.metrics.metrics import Reach
 from service.runtime.log import log
 from service.runtime.outage import Outage
@@ -43,6 +55,8 @@ RETRY_S = (0.2, 30.0)
 STOPPED_S = 30.0
 # Services that lost the same broker should not all reconnect at once.
 JITTER = (0.75, 1.25)
+# At a start, all sources together have so long to tell whether they can be read again.
+CHECK_S = 10.0
 # A malformed record stops its source if its options say so; the views stay unchanged.
 STOPPING = frozenset({"source.bad_record"})
 
@@ -52,7 +66,8 @@ class ExternalStatus:
     """The status of a source, for people.
 
     skipped: malformed records that its options skip. gaps: reconnects that may have lost records.
-    lag: approximate number of unread records. reached: up to when it was read.
+    lag: approximate number of unread records. reached: up to when it was read. abandoned: threads
+    of its connector that do not end.
     """
 
     outage: Outage
@@ -61,6 +76,7 @@ class ExternalStatus:
     skipped: int = 0
     gaps: int = 0
     lag: int = 0
+    abandoned: int = 0
     reached: Reach = field(default_factory=Reach)
 
     @property
@@ -85,6 +101,7 @@ class ExternalStatus:
             "gaps_total": self.gaps,
             "lag": self.lag,
             "lag_seconds": self.reached.lag_seconds,
+            "abandoned_threads": self.abandoned,
         }
 
 
@@ -144,6 +161,9 @@ class ExternalSources:
         self._positions = positions
         self._on_ready = on_ready
         self._sources: dict[str, _OpenSource] = {}
+        self._workers = SourceWorkers(runtime)
+        # Of these nothing is read: their dead letters are being retried.
+        self.held: Collection[str] = ()
         self._turn = 0
         # No longer read, but they retain changes until they are released; and when they were.
         self._unread: dict[str, RetainingSource] = {}
@@ -170,22 +190,21 @@ class ExternalSources:
 
     def not_replayable(self, names: Iterable[str]) -> list[str]:
         """Return those sources that cannot replay the same changes from older offsets."""
-        others = [name for name in names if name != MAIN_SOURCE]
-        return [name for name in others if not self._can_replay(name)]
-
-    def _can_replay(self, name: str) -> bool:
-        source = self.source(name)
-        if not source.is_replayable:
-            try:
-                # A topic's retention is known only once its cluster is reachable.
-                source.check()
-            except TidemarkError as error:
-                log.warning("source.retry", source=name, code=error.code, why=error.described)
-        return source.is_replayable
+        sources = {name: self.source(name) for name in names if name != MAIN_SOURCE}
+        unsure = [source for source in sources.values() if not source.is_replayable]
+        # A topic's retention is known only once its cluster is reachable.
+        checks = [self._runtime.begin(partial(_check, one), f"check {one.name}") for one in unsure]
+        deadline = self._runtime.monotonic() + CHECK_S
+        for check in checks:
+            check.join(max(0.0, deadline - self._runtime.monotonic()))
+        return [name for name, source in sources.items() if not source.is_replayable]
 
     def statuses(self) -> dict[str, ExternalStatus]:
         """Return the status of each source that is read."""
-        return {name: opened.refresh() for name, opened in self._sources.items()}
+        abandoned = self._workers.abandoned()
+        for name, opened in self._sources.items():
+            opened.refresh().abandoned = abandoned.get(name, 0)
+        return {name: opened.status for name, opened in self._sources.items()}
 
     def open(self, reads: Iterable[Read]) -> None:
         """Read exactly these relations from now on; a feed with unchanged relations continues."""
@@ -194,6 +213,7 @@ class ExternalSources:
             if name not in desired:
                 opened = self._sources.pop(name)
                 opened.close()
+                self._workers.forget(name)
                 source = retaining(opened.source)
                 if source is not None:
                     self._unread[name] = source
@@ -214,13 +234,14 @@ class ExternalSources:
         for name, opened in self._sources.items():
             source = selective(opened.source)
             if source is not None and self._requirements is not None:
-                source.require(self._requirements.of(name))
+                self._workers.require(source, self._requirements.of(name))
 
     def declared_again(self, names: Collection[str]) -> None:
         """Reopen those of these sources that are read: their options have changed."""
         for name in sorted(self._sources.keys() & names):
             opened = self._sources[name]
             opened.close()
+            self._workers.forget(name)
             opened.source = self._make(name)
             opened.outage.begin_again()
             opened.retry_at = 0.0
@@ -240,7 +261,9 @@ class ExternalSources:
         for name, source in self._unread.items():
             if name not in self._sources:
                 self._released_at[name] = requested_at
-                self._runtime.begin(partial(_release, source, requested_at), "release")
+                ending = self._workers.ending(name)
+                release = partial(_release, source, requested_at, ending)
+                self._runtime.begin(release, "release")
         self._unread.clear()
 
     def released_at(self, name: str) -> float:
@@ -276,7 +299,9 @@ class ExternalSources:
         transaction. A TidemarkError with a relation concerns its readers; all other errors become
         the source's status.
         """
-        names = [name for name in self._sources if not until or name in until]
+        names = [
+            name for name in self._sources if (not until or name in until) and name not in self.held
+        ]
         for step in range(len(names)):
             name = names[(self._turn + step) % len(names)]
             rows = 1 if name in singly else max_rows
@@ -287,7 +312,8 @@ class ExternalSources:
         return None
 
     def close(self) -> None:
-        """Close all feeds."""
+        """Close all feeds; those that do not close in time are abandoned."""
+        self._workers.close()
         for opened in self._sources.values():
             opened.close()
 
@@ -302,6 +328,9 @@ class ExternalSources:
             if self._plan is not None and until is None:
                 self._plan(name, opened.feed)
             batch = opened.feed.poll(max_rows, until=until)
+        except OutdatedAnswer:
+            opened.close()
+            return None
         except TidemarkError as error:
             opened.close()
             if isinstance(error, RelationAltered):
@@ -311,6 +340,10 @@ class ExternalSources:
             self._pause(opened, error)
             if error.relation is not None and not (error.is_temporary or error.code in STOPPING):
                 raise
+            return None
+        waited_s = unanswered_s(opened.feed)
+        if waited_s:
+            self._note_unanswered(opened, waited_s)
             return None
         problem = problem_of(opened.feed)
         if problem is not None:
@@ -340,8 +373,34 @@ class ExternalSources:
             (self._positions.offsets(name), self._positions.notes(name)),
             self._on_ready,
             self._ranges,
+            partial(self._begin, opened.source),
         )
         return True
+
+    def _begin(
+        self,
+        source: FeedSource,
+        relations: Sequence[Relation],
+        state: State,
+        on_ready: Callable[[], None],
+    ) -> SourceFeed:
+        opens = partial(source.open_feed, relations, *state)
+        return (
+            opens(on_ready)
+            if reaches_nothing(source)
+            else self._workers.begin(source, opens, on_ready)
+        )
+
+    def _note_unanswered(self, opened: _OpenSource, seconds: float) -> None:
+        """Report a source that has not answered for so long; begin again with a new worker."""
+        if seconds < STUCK_S:
+            return
+        error = stuck(opened.source.name, seconds)
+        if seconds < RENEW_S:
+            opened.outage.held_back(error)
+            return
+        opened.close()
+        self._pause(opened, error)
 
     def _pause(self, opened: _OpenSource, error: TidemarkError) -> None:
         opened.retry_at = self._runtime.monotonic() + opened.outage.failed(error)
@@ -352,7 +411,17 @@ class ExternalSources:
         return Outage("source", name, backoff, lambda: STOPPED_S * draw(*JITTER))
 
 
-def _release(source: RetainingSource, requested_at: float) -> None:
+def _check(source: FeedSource) -> None:
+    try:
+        source.check()
+    except Exception as error:
+        code = error.code if isinstance(error, TidemarkError) else "source.reader"
+        log.warning("source.retry", source=source.name, code=code, why=described(error))
+
+
+def _release(source: RetainingSource, requested_at: float, ending: Sequence[SourceWorker]) -> None:
+    for worker in ending:
+        worker.await_end(ABANDON_S)
     try:
         source.release(requested_at)
     except TidemarkError as error:

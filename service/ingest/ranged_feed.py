@@ -8,6 +8,7 @@ Invariant: a relation is read in one way at a time, from the position at which t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from connectors.feed_source import (
     BY_EXECUTORS,
@@ -23,25 +24,42 @@ from connectors.source import SourceBatch
 from dataflow.errors import TidemarkError
 from dataflow.schema import Relation
 from service.engine.range_reader import RangeReader
+from service.ingest.source_worker import unanswered_s
 from service.runtime.log import log
+
+# Positions and notes, from which a feed begins.
+State = tuple[FeedPositions, Mapping[str, bytes]]
+
+
+class Opens(Protocol):
+    """Open a feed of a source's relations."""
+
+    def __call__(
+        self, relations: Sequence[Relation], state: State, on_ready: Callable[[], None]
+    ) -> SourceFeed:
+        """See FeedSource.open_feed."""
+        ...
 
 
 def open_feed(
     source: FeedSource,
     relations: Sequence[Relation],
-    state: tuple[FeedPositions, Mapping[str, bytes]],
+    state: State,
     on_ready: Callable[[], None],
     reader: RangeReader | None,
+    opens: Opens,
 ) -> SourceFeed:
-    """Return a feed from these positions and notes. reader: of ranges, where an engine has one."""
-    positions, notes = state
+    """Return a feed from these positions and notes. reader: of ranges, where an engine has one.
+
+    opens: returns the source's own feed.
+    """
     if reader is None:
-        return source.open_feed(relations, positions, notes, on_ready)
+        return opens(relations, state, on_ready)
     found = {relation.name: reader_of(source, relation) for relation in relations}
     reader.note(found)
     if BY_EXECUTORS not in found.values():
-        return source.open_feed(relations, positions, notes, on_ready)
-    return RangedFeed(source, relations, state, on_ready, reader)
+        return opens(relations, state, on_ready)
+    return RangedFeed(source, relations, state, on_ready, reader, opens)
 
 
 class RangedFeed:
@@ -51,15 +69,17 @@ class RangedFeed:
         self,
         source: FeedSource,
         relations: Sequence[Relation],
-        state: tuple[FeedPositions, Mapping[str, bytes]],
+        state: State,
         on_ready: Callable[[], None],
         reader: RangeReader,
+        opens: Opens,
     ) -> None:
         self._source = source
         self._relations = relations
         self._positions, self._notes = dict(state[0]), dict(state[1])
         self._on_ready = on_ready
         self._reader = reader
+        self._opens = opens
         self._planner: RangePlanner | None = None
         self._feed: SourceFeed | None = None
         self._is_ranged: bool | None = None
@@ -81,6 +101,11 @@ class RangedFeed:
     def problem(self) -> TidemarkError | None:
         """See problem_of."""
         return None if self._feed is None else problem_of(self._feed)
+
+    @property
+    def unanswered_s(self) -> float:
+        """See the function of this name in `source_worker`."""
+        return 0.0 if self._feed is None else unanswered_s(self._feed)
 
     @property
     def has_succeeded(self) -> bool:
@@ -122,7 +147,7 @@ class RangedFeed:
         if ranged and source is not None:
             self._planner = source.open_ranges(ranged, *state, self._on_ready)
         if here:
-            self._feed = self._source.open_feed(here, *state, self._on_ready)
+            self._feed = self._opens(here, state, self._on_ready)
         self._is_ranged = is_ranged
         log.info("source.readers", source=self._source.name, executors=len(ranged), here=len(here))
 

@@ -1,30 +1,40 @@
 """The offsets at which relations of external sources are first read, found on other threads.
 
-Finding an offset may take long: a folder's files are listed, a cluster is queried. A found offset
+Finding an offset may take long: a folder's files are listed, a cluster is queried. So each source
+has threads of its own, and one that does not answer delays its own views alone. A found offset
 stays valid, because the feed reports everything after it, until the source is released.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 
-from connectors.feed_source import FeedSource, FeedStart
+from connectors.feed_source import FeedSource, FeedStart, selective
+from connectors.pushdown import PushdownRequirement
 from dataflow.schema import Relation, RelationName
 from service.runtime.runtime import RUNTIME, Runtime
 from storage.failpoints import failpoint
 
-_THREADS = 2
+# Of each source at once, and of those how many more in place of ones that nobody waits for.
+_THREADS, _MAX_ABANDONED = 2, 3
 
 
 @dataclass(eq=False)
 class _PendingStart:
-    """A start position that is being found; its result is start or failure."""
+    """A start position that is being found; its result is start or failure.
+
+    required: of a selective source, before it is asked. is_forgotten: nobody waits for it.
+    """
 
     source: FeedSource
     relation: Relation
     requested_at: float
+    required: PushdownRequirement | None = None
+    is_forgotten: bool = False
     start: FeedStart | None = None
     failure: Exception | None = None
 
@@ -34,6 +44,9 @@ class _PendingStart:
 
     def find(self) -> None:
         try:
+            own = selective(self.source)
+            if own is not None and self.required is not None:
+                own.require({self.relation.name.name: self.required})
             found = self.source.start_position(self.relation)
             failpoint("source.start.found")
             self.start = found
@@ -57,10 +70,10 @@ class SnapshotOffsets:
         self._released_at = released_at
         self._runtime = runtime
         self._pending: dict[tuple[str, RelationName], _PendingStart] = {}
-        # Start positions that no thread has started on, and the number of running threads.
         self._moved = runtime.condition()
-        self._waiting: deque[_PendingStart] = deque()
-        self._working = 0
+        # By source: start positions that no thread has started on, and those that threads are at.
+        self._waiting: dict[str, deque[_PendingStart]] = {}
+        self._working: dict[str, list[_PendingStart]] = {}
 
     @property
     def is_any_found(self) -> bool:
@@ -68,11 +81,15 @@ class SnapshotOffsets:
         return any(pending.is_done for pending in self._pending.values())
 
     def take(
-        self, identity: str, needed: Iterable[tuple[FeedSource, Relation]]
+        self,
+        identity: str,
+        needed: Iterable[tuple[FeedSource, Relation]],
+        required: Mapping[RelationName, PushdownRequirement] = MappingProxyType({}),
     ) -> dict[RelationName, FeedStart] | None:
         """Return a view's start positions once all are found, None before.
 
-        If the source raises a TidemarkError, the view's other start positions are abandoned too.
+        required: what the view needs of relations of selective sources. If the source raises a
+        TidemarkError, the view's other start positions are abandoned too.
         """
         keys = []
         for source, relation in needed:
@@ -81,7 +98,9 @@ class SnapshotOffsets:
             pending = self._pending.get(key)
             if pending is None or pending.requested_at <= self._released_at(source.name):
                 now = self._runtime.monotonic()
-                self._pending[key] = self._request(_PendingStart(source, relation, now))
+                self._pending[key] = self._request(
+                    _PendingStart(source, relation, now, required.get(relation.name))
+                )
         if not all(self._pending[key].is_done for key in keys):
             return None
         try:
@@ -94,8 +113,10 @@ class SnapshotOffsets:
         for key in [key for key in self._pending if key[0] == identity]:
             pending = self._pending.pop(key)
             with self._moved:
-                if pending in self._waiting:
-                    self._waiting.remove(pending)
+                pending.is_forgotten = True
+                waiting = self._waiting.get(pending.source.name, deque())
+                if pending in waiting:
+                    waiting.remove(pending)
 
     def close(self) -> None:
         """Drop all start positions that no thread has started on."""
@@ -103,18 +124,32 @@ class SnapshotOffsets:
             self._waiting.clear()
 
     def _request(self, pending: _PendingStart) -> _PendingStart:
+        name = pending.source.name
         with self._moved:
-            self._waiting.append(pending)
-            if self._working < _THREADS:
-                self._working += 1
-                self._runtime.begin(self._work, "pin")
+            working = self._working.setdefault(name, [])
+            self._waiting.setdefault(name, deque()).append(pending)
+            forgotten = sum(one.is_forgotten for one in working)
+            if len(working) < _THREADS + min(forgotten, _MAX_ABANDONED):
+                working.append(pending)
+                self._waiting[name].remove(pending)
+                self._runtime.begin(partial(self._work, pending), f"start {name}")
         return pending
 
-    def _work(self) -> None:
-        while True:
-            with self._moved:
-                if not self._waiting:
-                    self._working -= 1
-                    return
-                pending = self._waiting.popleft()
+    def _work(self, pending: _PendingStart | None) -> None:
+        while pending is not None:
             pending.find()
+            pending = self._next_after(pending)
+
+    def _next_after(self, done: _PendingStart) -> _PendingStart | None:
+        """Return what the thread begins with now, None if nothing of its source waits."""
+        name = done.source.name
+        with self._moved:
+            working, waiting = self._working[name], self._waiting.get(name)
+            working.remove(done)
+            following = waiting.popleft() if waiting else None
+            if following is not None:
+                working.append(following)
+            elif not working:
+                self._working.pop(name)
+                self._waiting.pop(name, None)
+            return following

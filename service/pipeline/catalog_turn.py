@@ -61,7 +61,7 @@ class CatalogTurn:
         awaited.
         """
         is_due = is_drained or now - self._ran_at > RECONCILE_S
-        is_due |= self._external_snapshots.snapshot_offsets.is_any_found or self._queue.is_due
+        is_due |= self._external_snapshots.is_anything_found or self._queue.is_due
         if not (self._reconciler.is_called() or is_due):
             return
         self._ran_at = now

@@ -12,11 +12,11 @@ from functools import partial
 
 from connectors.feed_source import FeedPosition, FeedSource, FeedStart, retaining, selective
 from connectors.source import SourceBatch
-from dataflow.errors import TidemarkError
 from dataflow.schema import Relation
 from service.backfill.build_parts import ExternalRead
 from service.backfill.view_build import ViewBuild
 from service.engine.engine import Engine, ViewDefinition
+from service.ingest.dead_letter_retries import DeadLetterRetries
 from service.ingest.external_sources import ExternalSources, external_relations
 from service.ingest.snapshot_offsets import SnapshotOffsets
 from service.ingest.source_requirements import Needs, SourceRequirements, needs_of
@@ -47,6 +47,7 @@ class ExternalSnapshots:
         self._external_sources = external_sources
         self._source = external_sources.source
         self._requirements = requirements
+        self._retries = DeadLetterRetries(runtime)
         self.snapshot_offsets = SnapshotOffsets(external_sources.released_at, runtime)
 
     def begin(
@@ -77,8 +78,8 @@ class ExternalSnapshots:
             self._requirements.await_read(definition.identity, needs)
             self._external_sources.require()
             return None
-        probed = [(self._probed(r, needs), r) for r in new]
-        snapshot_offsets = self.snapshot_offsets.take(definition.identity, probed)
+        probed = [(self._status_reporter.source(r.name.source), r) for r in new]
+        snapshot_offsets = self.snapshot_offsets.take(definition.identity, probed, needs)
         if snapshot_offsets is None:
             return None
         starts = [(s, r, snapshot_offsets[r.name]) for s, r in probed]
@@ -118,35 +119,42 @@ class ExternalSnapshots:
         note_of = partial(positions.note, name.source)
         return _covers(self._source(name.source), relation, (position, note_of), needs)
 
-    def _probed(self, relation: Relation, needs: Needs) -> FeedSource:
-        """Return a source that finds the position of a relation that nothing reads yet."""
-        source = self._status_reporter.source(relation.name.source)
-        own = selective(source)
-        if own is not None and relation.name in needs:
-            own.require({relation.name.name: needs[relation.name]})
-        return source
+    @property
+    def is_anything_found(self) -> bool:
+        """Return whether a start position or the outcome of a retry was found and not taken."""
+        return self.snapshot_offsets.is_any_found or self._retries.is_any_done
 
     def resolved_dead_letters(self) -> Iterator[SourceBatch]:
-        """Yield the dead letters to be retried or dropped, each batch an epoch.
+        """Yield the dead letters that were retried or are dropped, each batch an epoch.
 
         They wait while a view over their relation is built: its snapshot may read them too.
         """
         built = {r.name for b in self._builds.values() for r in b.definition.relations()}
         read = {r.name: r for d in self._engine.views.values() for r in d.relations()}
-        for name, rows, is_retried in self._status_reporter.marked_dead_letters():
+        reporter = self._status_reporter
+        for name, rows, is_retried in reporter.marked_dead_letters():
             if name in built:
                 continue
-            self._status_reporter.unmark_dead_letters(name, rows)
-            try:
-                if is_retried and name in read:
-                    batch = self._source(name.source).decode_again(read[name], rows)
-                else:
-                    batch = SourceBatch(0, [], 0, 0, source=name.source, rejected=rows.negate())
-            except TidemarkError as error:
-                log.warning("dead_letters.retry", source=name.source, code=error.code)
-                continue
-            if batch.changes or batch.rejected is not None:
-                yield batch
+            if is_retried and name in read:
+                self._retries.begin(self._source(name.source), read[name], rows)
+                self._external_sources.held = self._retries.sources
+            elif name.source not in self._retries.sources:
+                reporter.unmark_dead_letters(name, rows)
+                yield SourceBatch(0, [], 0, 0, source=name.source, rejected=rows.negate())
+        try:
+            for retry in self._retries.take_done():
+                name, batch = retry.relation.name, retry.batch
+                if name in built or read.get(name) != retry.relation:
+                    # They are still marked, and are retried or dropped in another turn.
+                    continue
+                reporter.unmark_dead_letters(name, retry.rows)
+                if retry.error is not None:
+                    code = retry.error.code
+                    log.warning("dead_letters.retry", source=name.source, code=code)
+                elif batch is not None and (batch.changes or batch.rejected is not None):
+                    yield batch
+        finally:
+            self._external_sources.held = self._retries.sources
 
 
 def _covers(

@@ -2,13 +2,14 @@
 
 Invariant: the sink gets every epoch that changes the view, in order, exactly once. After a lost
 connection, the sink's own progress decides which epochs it has. The thread pulls: a slow or
-unreachable sink delays only its own epochs, which wait in the outbox.
+unreachable sink delays only its own epochs, which wait in the outbox. Only this thread and those
+that interrupt it call the sink, so one that never returns holds up nobody else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,7 +19,8 @@ from connectors.view_sink import ADD_AGAIN, ViewEpoch, ViewSink, lost
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from service.runtime.log import log
-from service.runtime.runtime import RUNTIME, Runtime, Thread
+from service.runtime.runtime import RUNTIME, Runtime
+from service.sinks.sink_thread import ABANDON_S, SinkThread
 from storage import clock
 from storage.backoff import Backoff
 from storage.failpoints import failpoint
@@ -32,6 +34,9 @@ BATCH_BYTES = 16 << 20
 # Of a sink that waits for more changes.
 LARGE_BATCH_ROWS = 500_000
 LARGE_BATCH_BYTES = 32 << 20
+
+# A call that moves nothing for so long is reported.
+STUCK_S = 60.0
 
 # An error of the sink that has no code of its own.
 UNNAMED = "sink.failed"
@@ -85,10 +90,10 @@ class Reached:
 
 
 class SinkWorker:
-    """Runs from `start` until `close`, or until it has failed.
+    """Runs from `start` until its thread is stopped, or until it has failed.
 
     reached: None for a sink that was never written to; the outbox then retains all epochs after
-    `newest` for it.
+    `newest` for it. earlier: threads that used the same sink and were asked to end.
     """
 
     def __init__(
@@ -98,6 +103,8 @@ class SinkWorker:
         reached: Reached | None,
         newest: int,
         runtime: Runtime = RUNTIME,
+        *,
+        earlier: Sequence[SinkThread] = (),
     ) -> None:
         self.title = title
         self.status = STARTING
@@ -115,14 +122,16 @@ class SinkWorker:
         self._reported_at = runtime.monotonic()
         self._written_at: float | None = None
         self._unreported: ViewEpoch | None = None
-        self._stopping = runtime.event()
         self._moved = runtime.condition()
-        self._thread: Thread | None = None
+        self._earlier = earlier
+        # When the present call of the sink began, or last took rows.
+        self._called_at: float | None = None
+        self.thread = SinkThread(title, route.sink, runtime, self._wake)
+        self._stopping = self.thread.stopping
 
     def start(self) -> None:
         """Start, if not started; from now on the outbox must retain the epochs after `reached`."""
-        if self._thread is None:
-            self._thread = self._runtime.begin(self._run, f"follower {self.title}")
+        self.thread.start(self._run, f"follower {self.title}")
 
     def advance(self, newest: int) -> None:
         """Announce that epochs up to this one are in the outbox and in the view's table."""
@@ -135,22 +144,37 @@ class SinkWorker:
         if self.status != FAILED:
             log.warning("sink.failed", sink=self.title, code=error.code, why=error.described)
         self.error, self.status = error, FAILED
-        self.stop()
+        self.thread.stop()
 
-    def stop(self) -> None:
-        """Ask it to end; the next worker that opens the sink resolves what is in flight."""
-        self._stopping.set()
-        self._route.sink.interrupt()
+    @property
+    def stuck(self) -> TidemarkError | None:
+        """Return the error of a sink that does not answer a call, None while it does."""
+        called_at = self._called_at
+        if called_at is None or self._runtime.monotonic() - called_at < STUCK_S:
+            return None
+        return TemporaryError(
+            "sink.stuck",
+            f'sink "{self.title}" does not answer',
+            detail=f"a call of its connector has moved nothing for more than {STUCK_S:.0f} s",
+            hint="check the server that it writes to; its epochs wait, other sinks go on",
+        )
+
+    def _wake(self) -> None:
         with self._moved:
             self._moved.notify_all()
 
-    def close(self) -> None:
-        """Stop and wait for the end."""
-        self.stop()
-        if self._thread is not None:
-            self._thread.join()
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        """Note the time of a call of the sink."""
+        self._called_at = self._runtime.monotonic()
+        try:
+            yield
+        finally:
+            self._called_at = None
 
     def _run(self) -> None:
+        for thread in self._earlier:
+            thread.await_end(ABANDON_S, unless=self._stopping)
         backoff = self._backoff(2 * RETRY_S[0])
         while not self._stopping.is_set():
             written = self.transactions_total
@@ -172,7 +196,8 @@ class SinkWorker:
                     SinkError("sink.internal", "the sink's writer failed", detail=repr(error))
                 )
                 break
-        self._route.sink.close()
+        with self._calling():
+            self._route.sink.close()
 
     def _backoff(self, first_s: float) -> Backoff:
         return Backoff(first_s, RETRY_S[1], jitter=JITTER, draw=self._runtime.draw)
@@ -190,14 +215,16 @@ class SinkWorker:
         self.error = error
         self.status = RETRYING
         log.warning("sink.retry", sink=self.title, code=error.code, pause_s=round(pause_s, 2))
-        self._route.sink.close()
+        with self._calling():
+            self._route.sink.close()
         self._stopping.wait(pause_s)
 
     def _follow(self) -> None:
         """Bring the sink from its epoch to the newest one, and continue."""
         before = self.reached
         known = before.written or before.epoch
-        found = self._route.sink.open(known if before.has_begun else None)
+        with self._calling():
+            found = self._route.sink.open(known if before.has_begun else None)
         if found is None:
             if self.reached.has_begun:
                 raise lost(f"it was at epoch {self.reached.epoch}")
@@ -234,7 +261,8 @@ class SinkWorker:
             shown = self._route.shown(progress.positions)
             initial = rows if self._route.has_rows else ()
             epoch = ViewEpoch(progress.epoch, shown, self._until_stopped(initial), 0, True)
-            self._route.sink.write([epoch])
+            with self._calling():
+                self._route.sink.write([epoch])
         self._written(epoch)
         log.info("sink.began", sink=self.title, epoch=progress.epoch)
         return progress.epoch
@@ -245,6 +273,7 @@ class SinkWorker:
             if self._stopping.is_set():
                 raise TemporaryError("sink.stopped", "the sink was stopped during its first write")
             self.rows_total += len(delta)
+            self._called_at = self._runtime.monotonic()
             yield delta
 
     def _write_waiting(self) -> None:
@@ -265,7 +294,8 @@ class SinkWorker:
         if self._stopping.is_set():
             return
         if epochs:
-            self._route.sink.write(epochs)
+            with self._calling():
+                self._route.sink.write(epochs)
             failpoint("sink.notify.before")
             self.rows_total += rows
             self._written(epochs[-1])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,15 @@ from service.engine.engine import Engine
 from service.engine.view_positions import ViewPositions
 from service.runtime.log import log
 from service.runtime.runtime import RUNTIME, Runtime
-from service.sinks.sink_worker import FAILED, RETRY_S, Reached, SinkRoute, SinkWorker
+from service.sinks.sink_thread import ABANDON_S, EndingThreads, SinkThread
+from service.sinks.sink_worker import (
+    FAILED,
+    RETRY_S,
+    RETRYING,
+    Reached,
+    SinkRoute,
+    SinkWorker,
+)
 from storage.backoff import Backoff
 
 if TYPE_CHECKING:
@@ -80,6 +88,7 @@ class SinkWorkers:
         self._abandoned: dict[str, TidemarkError] = {}
         self._paused: Collection[str] = ()
         self._failed_removals: set[str] = set()
+        self._ending = EndingThreads(runtime)
 
     @property
     def is_any(self) -> bool:
@@ -137,13 +146,17 @@ class SinkWorkers:
         """Stop writing to a view's sinks, and return where another group continues.
 
         Those of a view that stays after all continue with the next `reconcile`. Part of the open
-        epoch. SinkError sink.fenced as `check`.
+        epoch. SinkError sink.fenced as `check`; TemporaryError sink.stuck while one of them is in a
+        call.
         """
         own = {row.identity for row in self._rows.values() if row.view_identity == view_identity}
         workers = {i: worker for i, worker in self._sink_workers.items() if i in own}
-        for worker in workers.values():
-            worker.close()
+        for identity, worker in workers.items():
+            self._ending.add(identity, worker.thread)
         self.check()
+        for worker in workers.values():
+            if not (worker.thread.has_ended or worker.thread.is_abandoned):
+                raise TemporaryError("sink.stuck", f'sink "{worker.title}" has not stopped yet')
         for identity, worker in workers.items():
             if worker.status == FAILED and worker.error is not None:
                 self._fail(identity, worker.error)
@@ -197,11 +210,20 @@ class SinkWorkers:
         self._rows = {r.identity: r for r in rows if r.view_group == self._group}
         for identity in [i for i in self._noted if i not in self._rows]:
             self._end(identity)
+        self._forget_stopped()
         for row in list(self._rows.values()):
             if row.desired != LIVE:
                 self._drop(row)
         self._resolve_removals()
         return not is_muted and self._attach_new(is_lagging=is_lagging)
+
+    def _forget_stopped(self) -> None:
+        """Let the sinks of a view that was not handed over after all be attached again."""
+        for identity, worker in list(self._sink_workers.items()):
+            if worker.thread.stopping.is_set() and worker.status != FAILED:
+                self._ending.add(identity, worker.thread)
+                self._note(identity, worker.reached)
+                del self._sink_workers[identity]
 
     def _attach_new(self, *, is_lagging: bool) -> bool:
         departed = self._departures.identities()
@@ -267,7 +289,10 @@ class SinkWorkers:
             begins=self._engine.epoch,
             max_delay_s=float(row.options.get("max_delay_s", 0)),
         )
-        worker = SinkWorker(row.title, route, reached, self._written(), self._runtime)
+        earlier = self._ending.of(row.identity)
+        worker = SinkWorker(
+            row.title, route, reached, self._written(), self._runtime, earlier=earlier
+        )
         self._sink_workers[row.identity] = worker
         self._note(row.identity, worker.reached)
         log.info("sink.attached", sink=row.title, epoch=worker.reached.epoch)
@@ -276,8 +301,12 @@ class SinkWorkers:
         return shown_positions(self._positions.of(view_identity, positions))
 
     def _drop(self, row: SinkRow) -> None:
-        if row.identity in self._removals:
+        removal = self._removals.get(row.identity)
+        if removal is not None and row.desired == ERASED:
             return
+        if removal is not None:
+            # Its data is to stay now, for example because its server does not answer.
+            self._ending.add(row.identity, self._removals.pop(row.identity).thread)
         self._end(row.identity)
         if row.desired != ERASED:
             self._forget(row)
@@ -287,7 +316,8 @@ class SinkWorkers:
             self._reported.pop(row.identity, None)
             self._abandoned.pop(row.identity, None)
             sink = self._factory.view_sink(row, table)
-            self._removals[row.identity] = Removal(row.title, sink, self._runtime)
+            earlier = self._ending.of(row.identity)
+            self._removals[row.identity] = Removal(row.title, sink, self._runtime, earlier)
 
     def _resolve_removals(self) -> None:
         for identity, removal in list(self._removals.items()):
@@ -319,12 +349,9 @@ class SinkWorkers:
                 self._end(row.identity)
 
     def close(self) -> None:
-        """Stop all threads; call before the store is closed."""
+        """Stop all threads, or abandon those that do not end; call before the store is closed."""
         running = (*self._sink_workers.values(), *self._removals.values())
-        for one in running:
-            one.stop()
-        for one in running:
-            one.close()
+        self._ending.close([one.thread for one in running])
         self._control.close()
 
     # --- reports ---------------------------------------------------------------------------
@@ -346,14 +373,15 @@ class SinkWorkers:
             if worker.status == FAILED and worker.error is not None:
                 self._fail(identity, worker.error)
                 continue
+            stuck = worker.stuck
             self._report(
                 identity,
-                status=worker.status,
+                status=worker.status if stuck is None else RETRYING,
                 live_at=worker.live_at,
                 epoch=worker.reached.epoch if worker.reached.has_begun else None,
                 positions=dict(worker.positions),
                 backlog_bytes=backlog_bytes,
-                **_facts(worker.error or (_PAUSED if is_paused else None)),
+                **_facts(worker.error or stuck or (_PAUSED if is_paused else None)),
             )
 
     def _bound_unattached(self) -> None:
@@ -375,7 +403,7 @@ class SinkWorkers:
         }
         return abandoned | {
             f.title: {
-                "status": f.status,
+                "status": f.status if f.stuck is None else RETRYING,
                 "epoch": f.reached.epoch,
                 "rows_total": f.rows_total,
                 "transactions_total": f.transactions_total,
@@ -384,6 +412,11 @@ class SinkWorkers:
             }
             for f in self._sink_workers.values()
         }
+
+    @property
+    def abandoned_threads(self) -> int:
+        """Return how many threads of sinks do not end although they were asked to."""
+        return self._ending.abandoned()
 
     def _fail(self, identity: str, error: TidemarkError) -> None:
         self._abandoned[identity] = error
@@ -394,7 +427,7 @@ class SinkWorkers:
         """Stop following a sink and retain nothing for it; part of the open epoch."""
         worker = self._sink_workers.pop(identity, None)
         if worker is not None:
-            worker.close()
+            self._ending.add(identity, worker.thread)
         if self._noted.pop(identity, None) is not None:
             self._engine.store.put(_KEY + identity, None)
 
@@ -417,28 +450,27 @@ class SinkWorkers:
 
 
 class Removal:
-    """A thread that deletes what a sink has written, and retries until that is done."""
+    """Deletes what a sink has written, in a thread of its own, and retries until that is done.
 
-    def __init__(self, title: str, sink: ViewSink, runtime: Runtime) -> None:
+    earlier: threads that used the sink and were asked to end.
+    """
+
+    def __init__(
+        self, title: str, sink: ViewSink, runtime: Runtime, earlier: Sequence[SinkThread]
+    ) -> None:
         self.failure: TidemarkError | None = None
         self.is_done = False
         self._title = title
         self._sink = sink
-        self._stopping = runtime.event()
-        self._thread = runtime.begin(self._run, f"removal {title}")
-
-    def stop(self) -> None:
-        """Ask it to end; the next service continues."""
-        self._stopping.set()
-        self._sink.interrupt()
-
-    def close(self) -> None:
-        """Wait for its end."""
-        self._thread.join()
+        self._earlier = earlier
+        self.thread = SinkThread(title, sink, runtime)
+        self.thread.start(self._run, f"removal {title}")
 
     def _run(self) -> None:
-        backoff = Backoff(*RETRY_S)
-        while not (self._stopping.is_set() or self.is_done):
+        backoff, stopping = Backoff(*RETRY_S), self.thread.stopping
+        for thread in self._earlier:
+            thread.await_end(ABANDON_S, unless=stopping)
+        while not (stopping.is_set() or self.is_done):
             try:
                 self._sink.remove()
                 self.is_done = True
@@ -446,9 +478,14 @@ class Removal:
                 if error.is_temporary:
                     pause_s = backoff.next_s()
                     log.warning("sink.retry", sink=self._title, code=error.code, pause_s=pause_s)
-                    self._stopping.wait(pause_s)
+                    stopping.wait(pause_s)
                 else:
                     self.failure, self.is_done = error, True
+            except Exception as error:
+                log.exception("sink.failed", sink=self._title)
+                what = "what the sink has written cannot be removed"
+                self.failure = SinkError("sink.internal", what, detail=repr(error))
+                self.is_done = True
         self._sink.close()
 
 

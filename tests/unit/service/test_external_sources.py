@@ -26,14 +26,19 @@ class ListedFeed:
 
     lag = skipped = 0
 
-    def __init__(self, source: ListedSource, positions: FeedPositions) -> None:
+    def __init__(
+        self, source: ListedSource, positions: FeedPositions, on_ready: Callable[[], None]
+    ) -> None:
         self._source = source
+        self._on_ready = on_ready
         self.positions = positions
         self.has_succeeded = source.answers
         self.is_closed = False
 
     def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
         if not self._source.waiting:
+            # It may have something at any time.
+            self._on_ready()
             return None
         found = self._source.waiting.pop(0)
         if isinstance(found, TidemarkError):
@@ -77,7 +82,7 @@ class ListedSource:
         notes: Mapping[str, bytes],
         on_ready: Callable[[], None],
     ) -> SourceFeed:
-        self.opened.append(ListedFeed(self, positions))
+        self.opened.append(ListedFeed(self, positions, on_ready))
         return self.opened[-1]
 
     def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:

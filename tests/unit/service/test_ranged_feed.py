@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from connectors.feed_source import FeedPositions, RangePlanner
+from connectors.feed_source import FeedPositions, RangePlanner, SourceFeed
 from connectors.source import SourceBatch, StoredInput
 from dataflow.errors import SourceError
 from dataflow.schema import Relation
 from service.engine.positions import Positions
 from service.engine.range_reader import RangeReader
 from service.ingest.external_sources import ExternalSources
-from service.ingest.ranged_feed import RangedFeed, open_feed
+from service.ingest.ranged_feed import RangedFeed, State, open_feed
 from service.runtime.outage import RUNNING, STOPPED
 from storage.memory import MemoryStore
 from tests.harness.ranges import BAD, MemoryPlanner, MemoryTopic
@@ -124,10 +124,17 @@ def rows_of(change: Any) -> list[tuple[Any, ...]]:
     return [(name, *pair) for pair in pairs]
 
 
+def _open(
+    source: Source, relations: Sequence[Relation], state: State, reader: RangeReader | None
+) -> SourceFeed:
+    opens = lambda own, state, on_ready: source.open_feed(own, *state, on_ready)  # noqa: E731
+    return open_feed(source, relations, state, lambda: None, reader, opens)
+
+
 def test_each_relation_is_read_in_its_way_and_both_change_over() -> None:
     source, executors = Source(), Executors()
     positions: dict[str, Any] = {"sales": {}, "prices": {}}
-    feed = open_feed(source, [SALES, PRICES], (positions, {}), lambda: None, executors.reader)
+    feed = _open(source, [SALES, PRICES], (positions, {}), executors.reader)
     assert {str(name): by for name, by in executors.read_by.items()} == {
         "m.sales": "executors",
         "m.prices": "driver, because they are few",
@@ -179,9 +186,9 @@ def test_each_relation_is_read_in_its_way_and_both_change_over() -> None:
 def test_without_executors_or_ranges_the_source_s_own_feed_is_used() -> None:
     source, executors = Source(), Executors()
     state = ({"sales": {}, "prices": {}}, {})
-    assert isinstance(open_feed(source, [SALES], state, lambda: None, None), Feed)
-    assert isinstance(open_feed(source, [PRICES], state, lambda: None, executors.reader), Feed)
-    opened = open_feed(source, [SALES], state, lambda: None, executors.reader)
+    assert isinstance(_open(source, [SALES], state, None), Feed)
+    assert isinstance(_open(source, [PRICES], state, executors.reader), Feed)
+    opened = _open(source, [SALES], state, executors.reader)
     assert isinstance(opened, RangedFeed)
 
 

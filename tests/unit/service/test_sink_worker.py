@@ -72,7 +72,7 @@ def _follow(sink: RefusingSink, reached: Reached | None) -> SinkWorker:
     def stopping_at_the_end(epochs: Sequence[ViewEpoch]) -> None:
         write(epochs)
         if sink.epochs[-1] == 3:
-            follower.stop()
+            follower.thread.stop()
 
     sink.write = stopping_at_the_end
     follower._run()
@@ -126,7 +126,8 @@ def test_changes_wait_for_more_of_them() -> None:
     deadline = time.monotonic() + 60
     while sink.epochs[-1] != 39 and time.monotonic() < deadline:
         time.sleep(0.01)
-    follower.close()
+    follower.thread.stop()
+    assert follower.thread.await_end(60)
     assert sink.epochs == list(range(1, 40))
     assert len(writes) < 10, writes
 
@@ -141,7 +142,8 @@ def test_a_stop_does_not_wait_for_more_changes() -> None:
         time.sleep(0.01)
     follower.advance(3)
     time.sleep(0.1)
-    follower.close()
+    follower.thread.stop()
+    assert follower.thread.await_end(60)
     assert sink.epochs == [1, 2]
 
 
