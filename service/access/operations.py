@@ -52,13 +52,14 @@ OF_A_VIEW = (Need.VISIBLE, Need.READ, Need.OWNED)
 @dataclass(frozen=True)
 class Operation:
     """least: the minimum API role. is_dear: PostgreSQL analyzes or runs a user's query, or the
-    service contacts other hosts (service/api/call_limits.py).
+    service contacts other hosts: then reaches_others is set too (service/api/call_limits.py).
     """
 
     name: str
     least: Role
     need: Need
     is_dear: bool = False
+    reaches_others: bool = False
 
 
 _PUBLIC, _READER, _OPERATOR, _ADMIN = Role.PUBLIC, Role.READER, Role.OPERATOR, Role.ADMIN
@@ -100,11 +101,12 @@ OPERATIONS: Mapping[str, Operation] = {
         Operation("view.move", _OPERATOR, Need.OWNED),
         Operation("view.runtime", _OPERATOR, Need.OWNED, is_dear=True),
         Operation("sink.list", _READER, Need.VISIBLE),
-        Operation("sink.add", _OPERATOR, Need.OWNED, is_dear=True),
+        Operation("sink.add", _OPERATOR, Need.OWNED, is_dear=True, reaches_others=True),
         Operation("sink.drop", _OPERATOR, Need.OWNED),
         Operation("source.list", _READER, Need.LISTED),
-        Operation("source.declare", _OPERATOR, Need.DECLARE, is_dear=True),
-        Operation("source.drop", _OPERATOR, Need.DECLARE),
+        Operation("source.declare", _OPERATOR, Need.DECLARE, is_dear=True, reaches_others=True),
+        # What it retains for us is released at its own server.
+        Operation("source.drop", _OPERATOR, Need.DECLARE, is_dear=True, reaches_others=True),
         Operation("source.retry", _OPERATOR, Need.DECLARE),
         Operation("source.grant", _OPERATOR, Need.DECLARED),
         Operation("source.revoke", _OPERATOR, Need.DECLARED),

@@ -20,6 +20,7 @@ from service.api.api_metrics import ApiFigures, CountCalls
 from service.api.call_limits import QueryLimits
 from service.api.catalog import Catalog
 from service.api.completion import Completion
+from service.api.connector_calls import ConnectorCalls
 from service.api.console_files import read_files
 from service.api.conventions import Conventions
 from service.api.lifecycle_requests import Life
@@ -93,11 +94,16 @@ def create_app(settings: Settings) -> FastAPI:
     authorization = Authorization(ServiceFactory(settings))
     app.state.authorization = authorization
     app.state.limits = QueryLimits(settings)
+    # Requests that reach servers of others have workers of their own.
+    app.state.connector_limits = QueryLimits(settings, "connector")
+    calls = ConnectorCalls()
     app.state.standings = standings = Standings(settings, factory)
     app.state.catalog = Catalog(settings, factory, authorization, standings)
     app.state.life = Life(factory, authorization)
-    app.state.sinks = SinkCatalog(factory, authorization)
-    app.state.sources = SourceCatalog(settings, ServiceFactory(settings), authorization, standings)
+    app.state.sinks = SinkCatalog(factory, authorization, calls)
+    app.state.sources = SourceCatalog(
+        settings, ServiceFactory(settings), authorization, standings, calls
+    )
     app.state.reset = StartReset(factory, authorization, app.state.sources, app.state.life)
     app.state.glances = Glances(
         factory, authorization, app.state.catalog, app.state.sources, standings

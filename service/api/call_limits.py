@@ -1,7 +1,8 @@
 """Concurrency limits for expensive calls (`is_dear` in service/access/operations.py).
 
 Those are queries, and all calls for which PostgreSQL analyzes or runs a user's SQL or the service
-connects to other hosts. They run in their own thread pool, so other calls never wait for them.
+connects to other hosts. Each of these two kinds has a thread pool of its own, so other calls never
+wait for them, and queries do not wait for servers of others.
 Each token may use only a part of that pool.
 Others wait in the order in which they came, and hold no thread meanwhile. Invariant: a call gets
 status 429 at once where its token has `query_queue` calls waiting, and after `query_wait_s`.
@@ -11,7 +12,9 @@ Runs in the event loop of the API process.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
+import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -23,23 +26,26 @@ from starlette.concurrency import run_in_threadpool
 from dataflow.errors import TemporaryError
 from service.access.operations import OPERATIONS, route_operation
 from service.access.tokens import Caller
+from service.api.connector_calls import client_is_gone
 from service.api.problems import Refused
 from service.runtime.settings import Settings
 
 RETRY_S = 5
+# How often it is looked whether a client is still there.
+WATCH_S = 0.5
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class QueryLimits:
-    """The limits of one API process; used in its event loop only."""
+    """The limits of one kind of calls in one API process; used in its event loop only."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, kind: str = "query") -> None:
         self._per_token = settings.query_workers_per_token
         self._queue = settings.query_queue
         self._wait_s = settings.query_wait_s
-        self._pool = ThreadPoolExecutor(settings.query_workers, "query")
+        self._pool = ThreadPoolExecutor(settings.query_workers, kind)
         self._free = asyncio.Semaphore(settings.query_workers)
         self._verifying = asyncio.Semaphore(1)
         # By token name: the free workers of its quota, and its number of calls in progress.
@@ -111,9 +117,33 @@ async def run_limited(
     name = route_operation(request.method, request.scope["route"].path)
     if not OPERATIONS[name].is_dear:
         return await run_in_threadpool(function, *args, **kwargs)
-    limits: QueryLimits = request.app.state.limits
-    async with limits.worker(request.state.caller):
-        return await limits.run(function, *args, **kwargs)
+    if not OPERATIONS[name].reaches_others:
+        limits: QueryLimits = request.app.state.limits
+        async with limits.worker(request.state.caller):
+            return await limits.run(function, *args, **kwargs)
+    limits = request.app.state.connector_limits
+    async with limits.worker(request.state.caller), _watched(request):
+        context = contextvars.copy_context()
+        return await limits.run(context.run, functools.partial(function, *args, **kwargs))
+
+
+@asynccontextmanager
+async def _watched(request: Request) -> AsyncIterator[None]:
+    """Let calls of connectors in the block end once the request's client has gone."""
+    gone = threading.Event()
+
+    async def watch() -> None:
+        while not await request.is_disconnected():
+            await asyncio.sleep(WATCH_S)
+        gone.set()
+
+    token = client_is_gone.set(gone.is_set)
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        client_is_gone.reset(token)
 
 
 def _too_many(detail: str) -> Refused:

@@ -7,6 +7,7 @@ later changes can make it fail. Thread-safe.
 from __future__ import annotations
 
 import uuid
+from functools import partial
 
 from connectors.postgres.catalog import sink_records
 from connectors.postgres.catalog.catalog import ViewRow
@@ -15,6 +16,7 @@ from connectors.sink import SinkTable
 from dataflow.errors import TidemarkError
 from service.access.authorization import Authorization
 from service.access.tokens import Caller
+from service.api.connector_calls import ConnectorCalls
 from service.api.models import CreateSink, SinkModel
 from service.api.problems import problem_of_row
 from service.engine import output_fields
@@ -31,8 +33,14 @@ DROPPED = "dropped"
 class SinkCatalog:
     """One per API process; thread-safe."""
 
-    def __init__(self, factory: ServiceFactory, authorization: Authorization) -> None:
+    def __init__(
+        self,
+        factory: ServiceFactory,
+        authorization: Authorization,
+        calls: ConnectorCalls | None = None,
+    ) -> None:
         self._factory = factory
+        self._calls = calls or ConnectorCalls()
         self._authorization = authorization
         self._control = factory.control()
 
@@ -59,7 +67,8 @@ class SinkCatalog:
         names = [f["name"] for f in row.fields or []]
         key = tuple(names.index(name) for name in row.key or [])
         table = SinkTable(row.schema, row.name, output_fields.from_json(row.fields or []), key)
-        options = self._factory.checked_options(body.type, body.options, table, body.name)
+        check = partial(self._factory.checked_options, body.type, body.options, table, body.name)
+        options = self._calls.result("sink", body.name, by.name, check)
         sink = SinkRow(
             row.schema,
             row.name,

@@ -9,6 +9,7 @@ import base64
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from connectors.feed_source import Reader, retaining
@@ -18,10 +19,11 @@ from connectors.postgres.catalog.dead_letters import DeadLetter, DeadLetters
 from connectors.postgres.catalog.source_readers import SourceGrant
 from connectors.postgres.session.quoting import quote_name
 from connectors.source import MAIN_SOURCE
-from dataflow.errors import SourceError
+from dataflow.errors import SourceError, TemporaryError
 from dataflow.schema import VIEW_SOURCE
 from service.access.authorization import Authorization
 from service.access.tokens import Caller
+from service.api.connector_calls import ConnectorCalls
 from service.api.health import source_standing
 from service.api.models import FieldModel, ProblemModel
 from service.api.source_models import (
@@ -70,8 +72,10 @@ class SourceCatalog:
         factory: ServiceFactory,
         authorization: Authorization,
         standings: Standings,
+        calls: ConnectorCalls,
     ) -> None:
         self._settings = settings
+        self._calls = calls
         self._standings = standings
         self._authorization = authorization
         self._factory = factory
@@ -87,9 +91,8 @@ class SourceCatalog:
         self._check_name(body.name)
         relations = declared_relations(self._factory, body.type, body.options)
         row = SourceRow(body.name, "", type=body.type, options=body.options, relations=relations)
-        feed_source(row, self._factory.reader()).check()
-        relations = with_pushdown(body.type, body.options, relations)
-        self._control.insert_source(replace(row, relations=relations), by.db_role)
+        declared = replace(row, relations=self._checked(row, by))
+        self._control.insert_source(declared, by.db_role)
         return self.show(body.name, by)
 
     def change(self, name: str, options: Mapping[str, Any], by: Caller) -> SourceModel:
@@ -99,15 +102,26 @@ class SourceCatalog:
         relations = declared_relations(self._factory, row.type, options)
         self._require_unread(name, keep_oids(relations, row.relations))
         changed = SourceRow(name, "", type=row.type, options=options, relations=relations)
-        feed_source(changed, self._factory.reader()).check()
-        relations = with_pushdown(row.type, options, relations)
+        relations = self._checked(changed, by)
         self._control.update_source(name, options=dict(options), relations=relations)
         return self.show(name, by)
+
+    def _checked(self, row: SourceRow, by: Caller) -> list[dict[str, Any]]:
+        """Check that a source is as its row declares it; return its relations with what it makes
+        of requirements.
+        """
+
+        def check() -> list[dict[str, Any]]:
+            feed_source(row, self._factory.reader()).check()
+            return with_pushdown(row.type, row.options, row.relations)
+
+        return self._calls.result("source", row.name, by.name, check)
 
     def discover(self, body: DiscoverSource, by: Caller) -> dict[str, Any]:
         """Return the options with proposed columns."""
         self._authorization.require(by, "source.declare")
-        return dict(connector(body.type).discover(body.options))
+        discover = partial(connector(body.type).discover, body.options)
+        return dict(self._calls.result("source", body.type, by.name, discover))
 
     def drop(self, name: str, by: Caller) -> None:
         """Drop a source that no view reads, with its dead letters.
@@ -119,7 +133,14 @@ class SourceCatalog:
         self._require_unread(name, {r["name"] for r in row.relations})
         self._control.delete_source(name)
         self._letters.mark_gone(name)
-        self._release(row)
+        try:
+            self._calls.result("source", name, by.name, partial(self._release, row))
+        except TemporaryError as error:
+            what = f'source "{name}" was dropped, but what it retained may be left at its database'
+            hint = "drop its slots and publications there"
+            raise SourceError(
+                "source.slot_not_dropped", what, detail=error.described, hint=hint
+            ) from error
 
     def _release(self, row: SourceRow) -> None:
         """Let a dropped source discard what it retains for any group."""

@@ -29,6 +29,8 @@ from service.runtime.log import log
 # How many idle children are retained, and the most rows that such a child may have read.
 MAX_IDLE, MAX_ROWS = 2, 200_000
 ATTEMPTS = 3
+# How often a cancellation is looked for while a child reports nothing.
+POLL_S = 0.5
 
 
 class Children:
@@ -126,13 +128,22 @@ class _Child:
         self._pipe.recv()
 
     def result(self, on_progress: OnProgress) -> BackfillResult:
-        """Wait for the end of the job that it was given."""
+        """Wait for the end of the job that it was given.
+
+        on_progress: also called while nothing is reported, since it raises if the job is cancelled:
+        a source that does not answer the child reports nothing.
+        """
+        progress = None
         while True:
             try:
+                if progress is not None and not self._pipe.poll(POLL_S):
+                    on_progress(progress)
+                    continue
                 kind, value = self._pipe.recv()
             except (EOFError, OSError):
                 raise _died() from None
             if kind == "progress":
+                progress = value
                 on_progress(value)
             elif kind == "error":
                 raise value

@@ -59,6 +59,7 @@ def backfill(
     dataflow = ViewDataflow(lower(job.root), job.scope, store, job.evaluator(), errors)
     needed = dataflow.needed_columns()
     reader = _Reader(sum(map(len, job.parts.values())), on_progress)
+    on_progress(reader.progress)
     outputs: list[Delta] = [dataflow.seed()]
     for relation in job.relations:
         kept = job.columns[relation.name]

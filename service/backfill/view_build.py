@@ -19,7 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from connectors.feed_source import ChosenSnapshot, FeedPositions, retaining
+from connectors.feed_source import (
+    ChosenSnapshot,
+    FeedPart,
+    FeedPositions,
+    FeedSnapshot,
+    retaining,
+)
 from connectors.partition_cache import RUNS, Progress, is_cached
 from connectors.shuffle_storage import FolderExchange
 from connectors.source import MAIN_SOURCE, SnapshotPart, SourceBatch
@@ -27,10 +33,11 @@ from connectors.spark.result import BackfillResult
 from dataflow.delta import Delta
 from dataflow.errors import TidemarkError
 from dataflow.operators.base import view_error
-from dataflow.schema import RelationName
+from dataflow.schema import Relation, RelationName
 from service.backfill.backfill_manifest import BackfillManifest
 from service.backfill.build_parts import BuildParts
 from service.backfill.build_status import BuildPhase, BuildStatus
+from service.backfill.connector_calls import ConnectorCalls
 from service.backfill.initial_load import Bounds, InitialLoad, LiveVersion, dropped
 from service.backfill.local_backfill import BackfillJob
 from service.backfill.spool import FILE as SPOOL
@@ -112,6 +119,7 @@ class ViewBuild:
         self._catch_up: CatchUp | None = None
         self._passed = self._runtime.condition()
         self._passed_position = 0
+        self._calls = ConnectorCalls(self._passed, lambda: self.is_cancelled, self._runtime)
         self._initial_load = self._new_initial_load()
         self._pause_s, self._backoff = 0.0, Backoff(LEAST_PAUSE_S, MAX_PAUSE_S)
         self._thread = self._new_thread()
@@ -426,19 +434,30 @@ class ViewBuild:
         for source in sorted(sides):
             read, own = self._parts.feeds[source], [r for r in relations if r.name.source == source]
             positions, notes = manifest.start_of(source, read.positions, read.notes)
-            side = read.source.open_snapshot(own, positions, notes)
-            held.callback(side.close)
+            opens = partial(read.source.open_snapshot, own, positions, notes)
+            side = self._calls.result(opens, FeedSnapshot.close)
+            held.callback(self._calls.close, side.close)
             if source in self._chosen:
                 chooser, chosen = retaining(read.source), cast(ChosenSnapshot, side)
                 assert chooser is not None
                 self._chosen[source] = chooser.order_of(chosen.position)
             for r in own:
                 cut = manifest.cut(
-                    partial(side.parts, r), r, self.columns[r.name], self._parts.parts
+                    partial(self._parts_of, side, r), r, self.columns[r.name], self._parts.parts
                 )
                 parts[r.name] = manifest.wrapped(r, cut, manifest.finished(r))
         manifest.save()
         return {r.name: parts[r.name] for r in relations}
+
+    def _parts_of(
+        self,
+        side: FeedSnapshot,
+        relation: Relation,
+        columns: Sequence[int],
+        count: int,
+        known: Sequence[str],
+    ) -> Sequence[FeedPart]:
+        return self._calls.result(partial(side.parts, relation, columns, count, known))
 
     def _open_database(
         self, held: ExitStack, parts: dict[RelationName, Sequence[SnapshotPart]]

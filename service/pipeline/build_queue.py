@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from connectors.postgres.catalog.catalog import ViewRow
 from dataflow.errors import TemporaryError, TidemarkError
 from service.backfill.builds import Builds
+from service.backfill.view_build import ViewBuild
 from service.pipeline.build_start import BuildStart
 from service.pipeline.epochs import Epochs
 from service.pipeline.followed_database import FollowedDatabase
@@ -24,6 +25,8 @@ from service.views.wait_reasons import WAITS_S, Waiting, waits_for
 # How long starting builds may keep the others waiting, and how many children work at once.
 BEGIN_S = 0.25
 MAX_CHILDREN = 4
+# So many more, in place of builds that have moved nothing for so long.
+MAX_SILENT, SILENT_S = 4, 60.0
 
 
 class BuildQueue:
@@ -55,6 +58,7 @@ class BuildQueue:
         self._runtime = runtime
         self._tried = ""
         self._has_more = self._awaits_space = False
+        self._seen: dict[str, tuple[object, float]] = {}
 
     @property
     def is_due(self) -> bool:
@@ -132,5 +136,21 @@ class BuildQueue:
         """Return True if another child may run: each has a process, and its view's rows in
         memory.
         """
-        working = (b.status for b in self._builds.values() if b.is_working)
-        return sum(status.choice.engine != "spark" for status in working) < MAX_CHILDREN
+        working = [
+            build
+            for build in self._builds.values()
+            if build.is_working and build.status.choice.engine != "spark"
+        ]
+        silent = sum([self._is_silent(build) for build in working])
+        return len(working) - min(silent, MAX_SILENT) < MAX_CHILDREN
+
+    def _is_silent(self, build: ViewBuild) -> bool:
+        """Return True if a build has moved nothing for a while: its source may not answer."""
+        now, identity = self._runtime.monotonic(), build.definition.identity
+        seen = (build, build.status.phase, build.status.progress)
+        known, since = self._seen.get(identity, (None, now))
+        if known != seen:
+            since = now
+        self._seen = {i: s for i, s in self._seen.items() if i in self._builds}
+        self._seen[identity] = seen, since
+        return now - since > SILENT_S

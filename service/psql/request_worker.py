@@ -17,6 +17,8 @@ from typing import Any
 from connectors.postgres.catalog.catalog import Control
 from connectors.postgres.catalog.requests import Outcome, Request, Requests, WakeUp
 from dataflow.errors import TemporaryError, TidemarkError
+from service.access.authorization import operation_of
+from service.access.operations import OPERATIONS
 from service.factory.service_factory import ServiceFactory
 from service.psql import psql_verify
 from service.psql.psql_errors import failure_of
@@ -45,6 +47,8 @@ class RequestWorker:
         self._requests = Requests(dsn)
         self._wake_up = WakeUp(dsn)
         self._pool = ThreadPoolExecutor(AT_ONCE, "psql")
+        # Requests that wait for servers of others delay no other ones.
+        self._connector_pool = ThreadPoolExecutor(AT_ONCE, "psql-connector")
         self._beginning: dict[int, tuple[Request, Future[Poll]]] = {}
         self._running: dict[int, tuple[Request, Poll]] = {}
         self._stopping = threading.Event()
@@ -65,7 +69,8 @@ class RequestWorker:
         self._wake_up.ring()
         for thread in self._threads:
             thread.join(RING_S + RETRY_S)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._connector_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     # --- requests ------------------------------------------------------------------------------
 
@@ -94,7 +99,8 @@ class RequestWorker:
         while (request := self._requests.take()) is not None:
             if request.id not in self._beginning and request.id not in self._running:
                 log.info("psql.request", id=request.id, operation=request.operation)
-                self._beginning[request.id] = request, self._pool.submit(self._begin, request)
+                pool = self._connector_pool if _reaches_others(request) else self._pool
+                self._beginning[request.id] = request, pool.submit(self._begin, request)
         self._resolve_beginning()
         self._resolve_running()
         self._requests.wait(BEGINNING_POLL_S if self._beginning else POLL_S)
@@ -157,6 +163,15 @@ def worker_of(settings: Settings, state: Any) -> RequestWorker:
     operations.add(psql_verify.operations(operations.owned, state.verify))
     operations.add(LifeOperations(control, operations.owned, state.life).by_name)
     return RequestWorker(settings.sink, control, operations, state.catalog.nudge_source)
+
+
+def _reaches_others(request: Request) -> bool:
+    """Return whether a request may wait for a server of others."""
+    try:
+        return OPERATIONS[operation_of(request.operation)].reaches_others
+    except TidemarkError:
+        # It is refused where it begins.
+        return False
 
 
 def _failure(request: Request, error: BaseException) -> Outcome:

@@ -74,9 +74,9 @@ async def change_source(request: Request, name: str, body: ChangeSource) -> Sour
 
 
 @router.delete("/sources/{name}", status_code=204)
-def drop_source(request: Request, name: str) -> Response:
+async def drop_source(request: Request, name: str) -> Response:
     """Drop a source that no view reads."""
-    _catalog(request).drop(name, request.state.caller)
+    await run_limited(request, _catalog(request).drop, name, request.state.caller)
     return Response(status_code=204)
 
 
