@@ -93,10 +93,8 @@ def create_app(settings: Settings) -> FastAPI:
     factory = ServiceFactory(settings)
     authorization = Authorization(ServiceFactory(settings))
     app.state.authorization = authorization
-    app.state.limits = QueryLimits(settings)
-    # Requests that reach servers of others have workers of their own.
+    app.state.limits, calls = QueryLimits(settings), ConnectorCalls()
     app.state.connector_limits = QueryLimits(settings, "connector")
-    calls = ConnectorCalls()
     app.state.standings = standings = Standings(settings, factory)
     app.state.catalog = Catalog(settings, factory, authorization, standings)
     app.state.life = Life(factory, authorization)

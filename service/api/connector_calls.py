@@ -20,6 +20,7 @@ TIMEOUT_S = 60.0
 # Calls that run at once, also those that no request waits for any more; and of one caller.
 MOST, MOST_OF_CALLER = 32, 8
 _CHECK_S = 0.1
+_CODES = {"source": "source.stuck", "sink": "sink.stuck"}
 _T = TypeVar("_T")
 
 # Set where the client of the present request may go away: returns whether it has.
@@ -78,7 +79,7 @@ class ConnectorCalls:
                 continue
             took = f"it has taken longer than {self._timeout_s:g} s"
             raise TemporaryError(
-                f"{side}.stuck",
+                _CODES[side],
                 f'{side} "{name}" does not answer',
                 detail="the client did not wait for it" if is_gone() else took,
                 hint="check the server that its options name, and try again",
@@ -88,7 +89,7 @@ class ConnectorCalls:
         with self._lock:
             if self._running.total() >= MOST or self._running[caller] >= MOST_OF_CALLER:
                 raise TemporaryError(
-                    f"{side}.stuck",
+                    _CODES[side],
                     f'{side} "{name}" cannot be reached now',
                     detail="too many earlier calls of sources and sinks have not been answered",
                     hint="check the servers that they name, and try again later",

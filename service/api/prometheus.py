@@ -51,6 +51,7 @@ _PLAIN = (
     "memory_limit_bytes",
     "state_disk_bytes",
     "outbox_bytes",
+    "abandoned_threads",
     "evaluator_calls_total",
     "evaluator_rows_total",
     "evaluator_seconds_total",

@@ -39,6 +39,8 @@ from storage.store import Store
 COPY = "checkpoint"
 RETRY_S = 30.0
 CLOSE_S = 1.0
+# At shutdown, a copy in progress has so long to notice it.
+END_S = 5.0
 # RocksDB's own log and lock.
 _LEFT_OUT = ("LOG", "LOCK")
 
@@ -149,10 +151,15 @@ class Checkpoints:
         }
 
     def close(self) -> None:
-        """Abandon a copy in progress; call before the store is closed."""
+        """Abandon a copy in progress; call before the store is closed.
+
+        It ends before its next request; one that its storage does not answer is not waited for.
+        """
         self._is_stopping = True
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(END_S)
+            if self._thread.is_alive():
+                log.warning("checkpoint.abandoned")
         self.source.close()
 
     # --- the thread ------------------------------------------------------------------------------

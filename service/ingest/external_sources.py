@@ -66,8 +66,7 @@ class ExternalStatus:
     """The status of a source, for people.
 
     skipped: malformed records that its options skip. gaps: reconnects that may have lost records.
-    lag: approximate number of unread records. reached: up to when it was read. abandoned: threads
-    of its connector that do not end.
+    lag: approximate number of unread records. reached: up to when it was read.
     """
 
     outage: Outage
@@ -76,7 +75,6 @@ class ExternalStatus:
     skipped: int = 0
     gaps: int = 0
     lag: int = 0
-    abandoned: int = 0
     reached: Reach = field(default_factory=Reach)
 
     @property
@@ -101,7 +99,6 @@ class ExternalStatus:
             "gaps_total": self.gaps,
             "lag": self.lag,
             "lag_seconds": self.reached.lag_seconds,
-            "abandoned_threads": self.abandoned,
         }
 
 
@@ -201,10 +198,12 @@ class ExternalSources:
 
     def statuses(self) -> dict[str, ExternalStatus]:
         """Return the status of each source that is read."""
-        abandoned = self._workers.abandoned()
-        for name, opened in self._sources.items():
-            opened.refresh().abandoned = abandoned.get(name, 0)
-        return {name: opened.status for name, opened in self._sources.items()}
+        return {name: opened.refresh() for name, opened in self._sources.items()}
+
+    @property
+    def abandoned_threads(self) -> int:
+        """Return how many threads of sources do not end although they were asked to."""
+        return self._workers.abandoned()
 
     def open(self, reads: Iterable[Read]) -> None:
         """Read exactly these relations from now on; a feed with unchanged relations continues."""
@@ -373,7 +372,7 @@ class ExternalSources:
             (self._positions.offsets(name), self._positions.notes(name)),
             self._on_ready,
             self._ranges,
-            partial(self._begin, opened.source),
+            opens=partial(self._begin, opened.source),
         )
         return True
 

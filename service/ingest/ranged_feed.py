@@ -47,6 +47,7 @@ def open_feed(
     state: State,
     on_ready: Callable[[], None],
     reader: RangeReader | None,
+    *,
     opens: Opens,
 ) -> SourceFeed:
     """Return a feed from these positions and notes. reader: of ranges, where an engine has one.
@@ -59,7 +60,7 @@ def open_feed(
     reader.note(found)
     if BY_EXECUTORS not in found.values():
         return opens(relations, state, on_ready)
-    return RangedFeed(source, relations, state, on_ready, reader, opens)
+    return RangedFeed(source, relations, state, on_ready, reader, opens=opens)
 
 
 class RangedFeed:
@@ -72,6 +73,7 @@ class RangedFeed:
         state: State,
         on_ready: Callable[[], None],
         reader: RangeReader,
+        *,
         opens: Opens,
     ) -> None:
         self._source = source

@@ -98,7 +98,7 @@ def stuck(name: str, seconds: float) -> TemporaryError:
         detail=f"a call of its connector has taken more than {STUCK_S:.0f} s"
         if seconds < RENEW_S
         else f"a call of its connector was abandoned after {RENEW_S:.0f} s",
-        hint="check the server that it reads from; other sources are read on",
+        hint="check the server that it reads from; others continue",
     )
 
 
@@ -131,7 +131,7 @@ class SourceWorker:
         self._figures = FeedFigures()
         self._request: _Request | None = None
         self._answer: _Answer | None = None
-        self._asked_at = self._answered_at = 0.0
+        self._requested_at = self._answered_at = 0.0
         self._is_prompt = self._is_ready = True
         self._is_waited_for = False
         self._ended_at: float | None = None
@@ -170,7 +170,7 @@ class SourceWorker:
         """See the function of this name."""
         with self._moved:
             is_answered = self._request is None or self._answer is not None
-            return 0.0 if is_answered else max(1e-9, self._runtime.monotonic() - self._asked_at)
+            return 0.0 if is_answered else max(1e-9, self._runtime.monotonic() - self._requested_at)
 
     def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
         """Return what the worker has read; see SourceFeed. None also while it has not answered.
@@ -248,7 +248,7 @@ class SourceWorker:
 
     def _ask(self, request: _Request) -> None:
         self._request, self._is_ready = request, False
-        self._asked_at = self._runtime.monotonic()
+        self._requested_at = self._runtime.monotonic()
         self._moved.notify_all()
         if self._is_prompt:
             self._is_waited_for = True
@@ -273,7 +273,7 @@ class SourceWorker:
     def _await_earlier(self) -> None:
         """Wait for the end of the feeds before this one, which may share what they read."""
         for worker in self._earlier:
-            while not (worker.await_end(REPOLL_S) or worker.is_abandoned or self.is_stopping):
+            while not (worker.is_abandoned or self.is_stopping or worker.await_end(REPOLL_S)):
                 pass
         self._earlier = ()
 
@@ -308,9 +308,9 @@ class SourceWorker:
                 return request
 
     def _has_work(self) -> bool:
-        is_asked = self._request is not None and self._answer is None
-        is_told = self._durable is not None or self._required is not None
-        return is_asked or is_told or self.is_stopping
+        is_requested = self._request is not None and self._answer is None
+        is_awaited = self._durable is not None or self._required is not None
+        return is_requested or is_awaited or self.is_stopping
 
     def _apply_required(self) -> None:
         with self._moved:
@@ -326,7 +326,7 @@ class SourceWorker:
             if self._request is None:
                 self._request = _Request(0, None)
             self._is_ready |= batch is not None
-            self._is_prompt |= self._answered_at - self._asked_at < PATIENCE_S
+            self._is_prompt |= self._answered_at - self._requested_at < PATIENCE_S
             self._answer = _Answer(self._request, batch, error)
             is_news = (batch is not None or error is not None) and not self._is_waited_for
             self._moved.notify_all()
@@ -341,11 +341,14 @@ class SourceWorker:
 
     def _read_error(self, error: Exception) -> TidemarkError:
         """Return what a feed has raised as an error of its source."""
+        # The boundary of connectors has made another error of what the disk raised.
+        cause = error.__context__ if isinstance(error, TidemarkError) else error
+        if isinstance(cause, OSError):
+            found = disk_error(cause, f'source "{self.name}"')
+            if found is not None:
+                return found
         if isinstance(error, TidemarkError):
             return error
-        found = disk_error(error, f'source "{self.name}"')
-        if found is not None:
-            return found
         log.exception("source.reader", source=self.name)
         what = f'the reader of source "{self.name}" failed'
         return SourceError("source.reader", what, detail=repr(error), hint="report it")
@@ -400,18 +403,14 @@ class SourceWorkers:
         self._workers = [worker for worker in self._workers if not worker.has_ended]
         return [worker for worker in self._workers if worker.name == name and worker.is_stopping]
 
-    def abandoned(self) -> dict[str, int]:
-        """Return how many workers of each source are not waited for any more; log each once."""
+    def abandoned(self) -> int:
+        """Return how many workers are not waited for any more; log each of them once."""
         self._workers = [worker for worker in self._workers if not worker.has_ended]
-        self._reported &= set(self._workers)
-        found: dict[str, int] = {}
-        for worker in self._workers:
-            if worker.is_abandoned:
-                found[worker.name] = found.get(worker.name, 0) + 1
-                if worker not in self._reported:
-                    self._reported.add(worker)
-                    log.warning("source.abandoned", source=worker.name, code="source.stuck")
-        return found
+        found = {worker for worker in self._workers if worker.is_abandoned}
+        for worker in found - self._reported:
+            log.warning("source.abandoned", source=worker.name, code="source.stuck")
+        self._reported = found
+        return len(found)
 
     def close(self) -> None:
         """Ask all to end; wait for them together, at most END_S seconds."""

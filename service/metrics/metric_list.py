@@ -84,6 +84,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("tidemark_state_disk_bytes", "gauge", _GROUP, "size of the state's files"),
     Metric("tidemark_outbox_bytes", "gauge", _GROUP, "size of the outbox, part of the state"),
     Metric(
+        "tidemark_abandoned_threads",
+        "gauge",
+        _GROUP,
+        "threads in a call of a source or sink that does not end",
+    ),
+    Metric(
         "tidemark_freshness_seconds",
         "gauge",
         ("group", "quantile"),

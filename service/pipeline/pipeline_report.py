@@ -111,6 +111,8 @@ class PipelineReport:
             "memory_limit_bytes": self._memory_bytes,
             "state_disk_bytes": self._store.disk_bytes(),
             "outbox_bytes": engine.outbox_bytes(0),
+            "abandoned_threads": self._external_sources.abandoned_threads
+            + self._sink_workers.abandoned_threads,
             **self._checkpoints.figures(),
         }
         if writer.is_idle and not self._epochs.is_lagging:

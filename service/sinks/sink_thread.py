@@ -83,13 +83,11 @@ class SinkThread:
         """Wait for its end, at most so long, or until `unless` is set; return whether it has
         ended.
         """
-        deadline = self._runtime.monotonic() + timeout_s
-        while not self.has_ended and not (unless is not None and unless.is_set()):
-            left_s = deadline - self._runtime.monotonic()
-            if left_s <= 0:
-                break
+        left_s = timeout_s
+        while left_s > 0 and not (self.has_ended or (unless is not None and unless.is_set())):
             assert self._thread is not None
             self._thread.join(min(left_s, _CHECK_S))
+            left_s -= _CHECK_S
         return self.has_ended
 
 

@@ -156,7 +156,7 @@ class SinkWorker:
             "sink.stuck",
             f'sink "{self.title}" does not answer',
             detail=f"a call of its connector has moved nothing for more than {STUCK_S:.0f} s",
-            hint="check the server that it writes to; its epochs wait, other sinks go on",
+            hint="check the server that it writes to; its epochs wait, other sinks continue",
         )
 
     def _wake(self) -> None:

@@ -182,6 +182,12 @@ CASES = {
         *("token create bob --direct, ", "serve --memory abc*"),
         *("validate binary*",),
     ),
+    "security/test_stuck_connectors.py::test_a_method_of_a_sink_that_never_returns": (
+        *("write", "remove"),
+    ),
+    "security/test_stuck_connectors.py::test_a_method_of_a_source_that_never_returns": (
+        *("start_position", "open_snapshot", "read", "open_feed", "poll", "close"),
+    ),
     "security/test_floods.py::test_a_byte_now_and_then_buys_no_time": ("GET *", "sent3-*"),
     "simulation/test_mutations.py::test_the_simulation_finds": (
         *("errors lost", "beyond the sink", "passed over and unshown"),

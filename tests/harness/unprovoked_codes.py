@@ -18,7 +18,7 @@ UNPROVOKED: dict[str, tuple[str, ...]] = {
         *("plan.decorrelate", "plan.distinct", "plan.key", "plan.no_kernel", "plan.not_in"),
         *("plan.numeric_form", "plan.operator", "plan.outer", "plan.values", "plan.window"),
         *("sink.internal", "source.confirm", "source.notes", "source.order", "source.protocol"),
-        *("source.range", "source.reader", "source.value", "sql.plan", "state.buckets"),
+        *("source.range", "source.value", "sql.plan", "state.buckets"),
         *("state.outbox_gap", "state.table_missing", "view.illegal_transition"),
     ),
     "the machine, its clock or its disk would have to be like that": (

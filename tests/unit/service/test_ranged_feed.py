@@ -128,7 +128,7 @@ def _open(
     source: Source, relations: Sequence[Relation], state: State, reader: RangeReader | None
 ) -> SourceFeed:
     opens = lambda own, state, on_ready: source.open_feed(own, *state, on_ready)  # noqa: E731
-    return open_feed(source, relations, state, lambda: None, reader, opens)
+    return open_feed(source, relations, state, lambda: None, reader, opens=opens)
 
 
 def test_each_relation_is_read_in_its_way_and_both_change_over() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,16 @@ from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from dataflow.schema import Field
 from dataflow.types import INT8
 from service.runtime.runtime import Runtime
-from service.sinks.sink_worker import FAILED, LIVE, UNNAMED, Reached, SinkRoute, SinkWorker
+from service.sinks.sink_thread import ABANDON_S, EndingThreads
+from service.sinks.sink_worker import (
+    FAILED,
+    LIVE,
+    STUCK_S,
+    UNNAMED,
+    Reached,
+    SinkRoute,
+    SinkWorker,
+)
 
 TABLE = SinkTable("public", "totals", (Field("n", INT8),), ())
 AWAY = TemporaryError("sink.unreachable", "away")
@@ -51,6 +61,15 @@ class NoPause(Runtime):
 
     def draw(self, low: float, high: float) -> float:
         return 0.0
+
+
+class StillClock(Runtime):
+    """Time that passes when the test says so."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 def _epoch(number: int) -> SinkEpoch:
@@ -156,3 +175,30 @@ def test_one_that_lacks_what_it_had_acknowledged_is_lost() -> None:
     # Epochs that do not change the view are not written: it may have fewer than it has reached.
     follower = _follow(RefusingSink(holds=[1]), Reached(2, has_begun=True, written=1))
     assert (follower.status, follower.error) == (LIVE, None)
+
+
+def test_a_sink_that_does_not_answer_is_named() -> None:
+    sink, clock, gate = RefusingSink(holds=[1]), StillClock(), threading.Event()
+    route = SinkRoute(TABLE, sink, _epoch, _rows, dict)
+    follower = SinkWorker("totals/copy", route, Reached(1, has_begun=True), 2, clock)
+    write, begun = sink.write, threading.Event()
+
+    def late(epochs: Sequence[ViewEpoch]) -> None:
+        begun.set()
+        gate.wait()
+        write(epochs)
+
+    sink.write = late
+    follower.start()
+    assert begun.wait(60)
+    assert follower.stuck is None
+    clock.now += STUCK_S
+    assert follower.stuck is not None and follower.stuck.code == "sink.stuck"
+    ending = EndingThreads(clock)
+    ending.add("a", follower.thread)
+    assert (ending.abandoned(), ending.of("a")) == (0, [follower.thread])
+    clock.now += ABANDON_S + 1
+    assert ending.abandoned() == 1
+    gate.set()
+    assert follower.thread.await_end(60)
+    assert (follower.stuck, ending.abandoned(), ending.of("a")) == (None, 0, [])
