@@ -86,6 +86,7 @@ def figures(folder: Path) -> dict[str, Any]:
     }
     metrics.sink_workers["public.one/topic"]["backlog_bytes"] = 11
     names = ("sink_waiting_epochs", "memory_limit_bytes", "state_disk_bytes", "outbox_bytes")
+    names += ("abandoned_threads",)
     copies = ("bytes", "sent_bytes", "seconds", "interval_seconds")
     names += ("checkpoint_at", "checkpoints_total", "checkpoint_failures_total")
     metrics.gauges = dict.fromkeys((*names, *(f"checkpoint_{name}" for name in copies)), 1)
