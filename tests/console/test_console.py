@@ -225,6 +225,27 @@ def test_dead_letters_are_shown_whole_and_dropped(open_page: Open, shop: Shop) -
     expect(page.get_by_role("heading", name="Dead letters of depot.prices")).to_be_visible()
 
 
+def test_a_source_is_granted_and_revoked(open_page: Open, shop: Shop) -> None:
+    """The catalog says who may read it; a role that does not exist is refused in words."""
+    granted = "SELECT relation, granted_by FROM tidemark.source_grants WHERE role = 'pg_monitor'"
+    watched = open_page("#/sources/depot")
+    page, watched.expected = watched.page, ("422",)
+    readers = page.locator("section", has=page.get_by_role("heading", name="Who may read it"))
+    expect(readers).to_contain_text("declared by the service")
+    role = readers.get_by_label("Role to grant to")
+    readers.get_by_label("Relation to grant").select_option("prices")
+    role.fill("nosuch")
+    readers.get_by_role("button", name="Grant", exact=True).click()
+    expect(readers.get_by_role("alert")).to_contain_text('role "nosuch" does not exist')
+    role.fill("pg_monitor")
+    readers.get_by_role("button", name="Grant", exact=True).click()
+    expect(readers.locator("tbody tr")).to_contain_text("pg_monitor")
+    assert shop.database.rows(granted) == [("prices", "local")]
+    readers.get_by_role("button", name="Revoke depot.prices from pg_monitor").click()
+    expect(readers.locator("tbody tr")).to_have_count(0)
+    assert shop.database.rows(granted) == []
+
+
 def test_the_query_and_snippets_are_shown(open_page: Open) -> None:
     page = open_page("#/views/revenue/sql").page
     expect(page.locator(".sql pre")).to_contain_text("sum(o.amount) AS revenue")

@@ -13,7 +13,7 @@ import pytest
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.harness import http
 from tests.harness.postgres import Database, new_database
-from tests.harness.psql import roles
+from tests.harness.psql import as_role, roles
 from tests.harness.service import RunningService
 from tests.harness.waiting import wait_until
 
@@ -163,3 +163,12 @@ def test_nothing_else_quotes_a_record(place: Place) -> None:
     assert SECRET in str(place.ask("admin", "GET", "/sources/office"))
     assert place.ask("reader", "GET", "/sources/office")[1]["error"]["code"] == "source.bad_record"
     assert place.ask("reader", "GET", "/health")[1]["reasons"] == []
+    statement = "SELECT code, error, hint FROM tidemark.source_status WHERE name = 'office'"
+    place.database.execute(f"GRANT USAGE ON SCHEMA tidemark TO {place.role}")
+    assert as_role(place.database, place.role, statement) == []
+    place.database.execute(f"GRANT SELECT ON pay TO {place.role}")
+    [(code, error, hint)] = as_role(place.database, place.role, statement)
+    assert (code, error, hint) == ("source.bad_record", None, None)
+    assert place.ask("admin", "POST", "/sources/office/grants", {"role": place.role})[0] == 200
+    assert SECRET in str(place.ask("reader", "GET", "/sources/office"))
+    assert SECRET in str(as_role(place.database, place.role, statement))

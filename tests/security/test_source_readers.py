@@ -456,3 +456,115 @@ def test_grants_stay_with_the_relation_and_not_with_the_name_of_the_role(place: 
         assert place.ask("operator", "GET", "/sources/shop")[1]["grants"] == []
     finally:
         database.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+# Texts that name both relations, prices granted and wages not, so that each needs a right to both.
+BOTH = (
+    "SELECT p.id FROM shop.prices AS p JOIN shop.wages AS w USING (id)",
+    "SELECT id FROM shop.prices WHERE id IN (SELECT id FROM shop.wages)",
+    "SELECT id, (SELECT max(w.id) FROM shop.wages AS w WHERE w.id = p.id) FROM shop.prices AS p",
+    "SELECT id FROM shop.prices UNION ALL SELECT id FROM wages",
+    "WITH w AS (SELECT count(*) AS n FROM shop.wages) SELECT p.id, w.n FROM shop.prices p, w",
+    'SELECT p.id FROM "shop"."prices" AS p LEFT JOIN "shop" . "wages" AS prices USING (id)',
+    "SELECT prices.id FROM shop.wages AS prices, own WHERE own.id = prices.id",
+    "TABLE shop.wages",
+    "SELECT count(w) AS n FROM shop.wages AS w",
+    "SELECT id FROM own WHERE EXISTS (SELECT FROM shop.wages)",
+    "SELECT id FROM own, LATERAL (SELECT 1 FROM shop.wages AS w WHERE w.id = own.id) AS x",
+)
+
+
+@pytest.mark.parametrize("query", BOTH)
+def test_every_relation_that_a_query_names_needs_a_right(place: Place, query: str) -> None:
+    body = {"query": query}
+    with _granted(place, "reader", "shop.prices"):
+        status, problem = place.ask("reader", "POST", "/views/validate", body)
+        assert (status, problem["code"]) == (403, REFUSED)
+        assert '"shop.wages"' in problem["title"]
+        with _granted(place, "reader", "shop.wages"):
+            assert place.code("reader", "POST", "/views/validate", body) == ""
+
+
+def test_a_relation_of_the_same_name_gives_no_right(place: Place) -> None:
+    options = place.ask("declarer", "GET", "/sources/shop")[1]["options"]
+    same = {"name": "depot", "type": "files", "options": options}
+    assert place.code("other", "POST", "/sources", same) == ""
+    try:
+        with _granted(place, "reader", "shop"):
+            for query, code in (
+                ("SELECT id FROM shop.prices", ""),
+                ("SELECT id FROM depot.prices", REFUSED),
+                ("SELECT a.id FROM shop.prices AS a JOIN depot.prices AS b USING (id)", REFUSED),
+                ("SELECT a.id FROM depot.prices AS a JOIN shop.prices AS b USING (id)", REFUSED),
+            ):
+                found = place.code("reader", "POST", "/views/validate", {"query": query})
+                assert found == code, query
+    finally:
+        assert place.code("operator", "DELETE", "/sources/depot") == ""
+
+
+def test_hostile_names_of_roles_and_relations_are_texts(place: Place) -> None:
+    odd = f"odd\"'; --$ {place.database.name}"
+    quoted = '"' + odd.replace('"', '""') + '"'
+    path = "/sources/shop/grants"
+    place.database.execute(f"CREATE ROLE {quoted}")
+    try:
+        assert place.code("declarer", "POST", path, {"role": odd}) == ""
+        assert place.database.rows("SELECT grantee FROM tidemark.source_readers") == [(quoted,)]
+        answer = place.service.client.delete(
+            path,
+            params={"role": odd},
+            headers={"Authorization": f"Bearer {place.tokens['declarer']}"},
+        )
+        assert answer.status_code == 200 and answer.json()["grants"] == []
+    finally:
+        place.database.execute(f"DROP ROLE {quoted}")
+    for name in ("'", "a\\b", "é" * 100, "x" * 10_000, "-", "0", "16384", "public "):
+        assert place.code("declarer", "POST", path, {"role": name}) == "source.no_role", name
+        body = {"role": place.names["reader"], "relation": name}
+        assert place.code("declarer", "POST", path, body) == "source.no_relation", name
+    for name in ("", "\0"):
+        assert place.code("declarer", "POST", path, {"role": name}) == "request.invalid"
+    assert place.database.rows("SELECT FROM tidemark.source_readers") == []
+
+
+def test_a_view_whose_creator_lost_the_right_is_not_built_again(place: Place) -> None:
+    made = {"name": "lost", "query": READS, "options": LOCAL}
+    with _granted(place, "reader"):
+        assert place.code("reader", "POST", "/views?wait_s=60", made) == ""
+        assert place.code("reader", "POST", "/views/lost/pause?wait_s=60", {}) == ""
+    try:
+        for who in ("reader", "operator"):
+            assert place.code(who, "POST", "/views/lost/resume?wait_s=60", {}) == REFUSED
+        assert place.ask("reader", "GET", "/views/lost")[1]["status"] == "paused"
+        with _granted(place, "reader"):
+            assert place.code("reader", "POST", "/views/lost/resume?wait_s=60", {}) == ""
+            assert place.ask("reader", "GET", "/views/lost")[1]["status"] == "live"
+    finally:
+        assert place.code("reader", "DELETE", "/views/lost?wait_s=60") == ""
+
+
+@pytest.mark.whole
+def test_roles_are_those_of_the_sink_where_it_is_another_database(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    with new_database(postgres) as source, new_database(postgres) as sink:
+        names = {word: f"{word}_{sink.name}" for word in ("declarer", "reader", "other")}
+        with (
+            roles(sink, *names.values()),
+            RunningService(
+                source.dsn, tmp_path / "service", sink.dsn, allow_folders=tmp_path
+            ) as service,
+        ):
+            place = Place(sink, service, names, {})
+            _make_tokens(place)
+            source.execute("CREATE TABLE own (id bigint PRIMARY KEY)")
+            everyone = ", ".join(names.values())
+            sink.execute(f"GRANT USAGE, CREATE ON SCHEMA public TO {everyone}")
+            for name in ("create_source", "grant_source", "revoke_source"):
+                sink.execute(f"GRANT EXECUTE ON PROCEDURE tidemark.{name} TO {names['declarer']}")
+            assert place.code("declarer", "POST", "/sources", _shop(tmp_path)) == ""
+            assert _validates(place) == _creates(place) == REFUSED
+            with _granted(place, "reader"):
+                assert _validates(place) == _creates(place) == ""
+            assert _validates(place) == REFUSED

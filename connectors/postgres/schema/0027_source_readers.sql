@@ -104,9 +104,12 @@ CROSS JOIN LATERAL (SELECT EXISTS (
     WHERE a.reads ->> 0 = split_part(o.name, '/', 1) AND v.desired <> 'dropped'
         AND tidemark.is_for(v.created_by, coalesce(t.view_oid, t.table_oid)::regclass)
 ) AS has_view) AS w
+CROSS JOIN LATERAL (SELECT count(*) AS relations,
+    count(*) FILTER (WHERE tidemark.reads_source(me.oid, o.name, x ->> 'name')) AS readable
+    FROM json_array_elements(o.relations) AS x) AS c
 CROSS JOIN LATERAL (SELECT CASE split_part(o.name, '/', 1) WHEN 'source' THEN w.has_view
-    ELSE tidemark.reads_source(me.oid, o.name) END AS may_read) AS r
-WHERE r.may_read OR w.has_view OR has_function_privilege(
+    ELSE c.readable = c.relations END AS may_read) AS r
+WHERE r.may_read OR w.has_view OR c.readable > 0 OR has_function_privilege(
     'tidemark.drop_source(text, jsonb)'::regprocedure, 'EXECUTE');
 COMMENT ON COLUMN tidemark.source_status.error IS
     'for those who may read the whole source: it may quote a record';

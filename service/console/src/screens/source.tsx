@@ -11,6 +11,7 @@ import { Empty, Figure, ProblemNote, Skeleton, Status, Text } from "../parts/bas
 import { Confirm } from "../parts/confirm";
 import { DeadLetters } from "../parts/dead_letters";
 import { Fields } from "../parts/fields";
+import { type Grant, SourceReaders } from "../parts/source_readers";
 import { RetryButton } from "../parts/source_retry";
 import { tell } from "../parts/toasts";
 
@@ -35,6 +36,8 @@ interface Source {
   rows_read: number;
   lag: number | null;
   positions: Record<string, unknown>;
+  declared_by: string | null;
+  grants: Grant[];
 }
 
 export function SourceScreen({ name }: { name: string }) {
@@ -74,17 +77,30 @@ export function SourceScreen({ name }: { name: string }) {
             <Reset source={source} relation={relation.name} again={again} />
           </div>
           <p class="position">
-            Position <code><Text>{relation.name in source.positions ? shown(source.positions[relation.name]) : "none: no view reads it"}</Text></code>
+            Position <code><Text>{positionOf(source, relation)}</Text></code>
           </p>
           <Fields fields={relation.fields} keyNames={relation.key} />
         </section>
       ))}
+      <SourceReaders
+        source={source.name}
+        relations={source.relations.map((relation) => relation.name)}
+        declaredBy={source.declared_by ?? null}
+        grants={source.grants ?? []}
+        again={again}
+      />
       <section aria-labelledby="dead">
         <div class="section-head"><h2 id="dead">Dead letters</h2></div>
         {letters ? <DeadLetters source={source.name} /> : <Empty title="None"><p>Malformed records are stored here, whole, for you to retry or drop.</p></Empty>}
       </section>
     </div>
   );
+}
+
+/** Positions are for those who may read the source: they can be values of a record. */
+function positionOf(source: Source, relation: Relation): string {
+  if (relation.name in source.positions) return shown(source.positions[relation.name]);
+  return relation.views.length ? "not known, or not for you" : "none: no view reads it";
 }
 
 function Actions({ source }: { source: Source }) {
