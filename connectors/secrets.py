@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from dataflow.errors import SourceError
+from connectors.secret_forms import LEAST_CHARACTERS, forms_of
+from dataflow.errors import SourceError, redact_by
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^{}]+)\}")
-# Shorter secrets would match in any text, and the gaps would reveal them.
-LEAST_CHARACTERS = 6
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
 _BEFORE, _AFTER = r"(?<=[\"'=:])", r"(?=[\"'\s,;:&@)]|\Z)"
 
 
@@ -47,7 +48,8 @@ class Allowed:
 
 
 _allowed = Allowed()
-_known: set[str] = set()
+# Longest first: a secret may be part of another one.
+_known: list[str] = []
 
 
 def allow(variables: Sequence[str], folders: Sequence[str]) -> None:
@@ -60,7 +62,8 @@ def resolve(text: str) -> str:
     """Return the text with each reference replaced by its secret.
 
     A file's last line end is not part of the secret. SourceError `secret.missing`: no such variable
-    or file. `secret.forbidden`: options may not refer to it.
+    or file. `secret.forbidden`: options may not refer to it. `secret.bad_text`: it has a line end
+    or another control character, which no password or key has.
 
     >>> resolve("no reference")
     'no reference'
@@ -122,33 +125,36 @@ def refuse_plain(option: str, text: str) -> str:
 
 def remember(secret: str) -> None:
     """Register a secret that this process uses, so that `hide` removes it from any text."""
-    if len(secret) >= LEAST_CHARACTERS:
-        _known.add(secret)
+    if len(secret) >= LEAST_CHARACTERS and secret not in _known:
+        _known.append(secret)
+        _known.sort(key=len, reverse=True)
 
 
 def without(text: str, secret: str) -> str:
     """Return an error text without the secret that it is about.
 
-    A secret of LEAST_KNOWN characters or more is replaced anywhere. A shorter one is replaced only
-    as a whole value, in quotes or after "=" or ":", and never inside a word.
+    A secret of LEAST_CHARACTERS or more is replaced anywhere, in all its forms. A shorter one is
+    replaced only as a whole value, in quotes or after "=" or ":", and never inside a word.
 
     >>> without("password=a: a user has failed", "a"), without("xhunter2y", "hunter2")
     ('password=***: a user has failed', 'x***y')
     """
     if len(secret) >= LEAST_CHARACTERS:
-        return text.replace(secret, "***")
+        return forms_of(secret).hidden(text)
     return re.sub(_BEFORE + re.escape(secret) + _AFTER, "***", text) if secret else text
 
 
 def hide(text: str) -> str:
-    """Return the text with *** for every secret that this process has resolved.
+    """Return the text with *** for every secret that this process has resolved, in all its forms.
 
-    This is the second safeguard that no shown text contains a secret.
+    Every error of ours passes through here when it is made, and every line of a log.
     """
     for secret in tuple(_known):
-        if secret in text:
-            text = text.replace(secret, "***")
+        text = forms_of(secret).hidden(text)
     return text
+
+
+redact_by(hide)
 
 
 def _require_allowed(kind: str, name: str) -> None:
@@ -164,13 +170,23 @@ def _require_allowed(kind: str, name: str) -> None:
 
 def _looked_up(kind: str, name: str) -> str:
     _require_allowed(kind, name)
-    return _read(kind, name)
+    found = _read(kind, name)
+    if _CONTROL.search(found):
+        raise _bad_text(f"${{{kind}:{name}}}", "it has a line end or another control character")
+    return found
+
+
+def _bad_text(reference: str, detail: str) -> SourceError:
+    what = f'the secret "{reference}" cannot be used'
+    hint = "write it without a line end; a file may have one at its end"
+    return SourceError("secret.bad_text", what, detail=detail, hint=hint)
 
 
 def _read(kind: str, name: str) -> str:
     if kind == "env":
+        # Bytes that are no UTF-8 become halves of surrogate pairs.
         found = os.environ.get(name)
-        if found is None:
+        if found is None or _SURROGATES.search(found):
             what = f'the secret "${{env:{name}}}" is missing'
             raise SourceError("secret.missing", what, hint="set the variable for the service")
     else:

@@ -6,6 +6,7 @@ An error is permanent (the user must change something) or temporary (worth a ret
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
 
 
 INTERNAL_ERROR = "view.internal_error"
+_redact: Callable[[str], str] = str
+
+
+def redact_by(hide: Callable[[str], str]) -> None:
+    """Set what removes secrets from each text of an error, in every process that knows some."""
+    global _redact
+    _redact = hide
 
 
 @dataclass(frozen=True)
@@ -44,11 +52,12 @@ class TidemarkError(Exception):
         relation: RelationName | None = None,
         option: str = "",
     ) -> None:
+        what = _redact(what)
         super().__init__(f"{what} [{code}]")
         self.code = code
         self.what = what
-        self.detail = detail
-        self.hint = hint
+        self.detail = _redact(detail)
+        self.hint = _redact(hint)
         self.position = position
         self.relation = relation
         self.option = option

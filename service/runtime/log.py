@@ -19,6 +19,7 @@ from typing import Any, TextIO, cast
 
 import structlog
 
+from connectors.secrets import hide
 from service.runtime.redaction import scrub_event
 
 log = structlog.get_logger()
@@ -43,12 +44,18 @@ def configure(level: str, process: str, form: str = "json") -> None:
             structlog.processors.format_exc_info,
             scrub_event,
             shown,
+            _without_secrets,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, Lossy(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     _take_others()
+
+
+def _without_secrets(_logger: Any, _method: str, line: Any) -> Any:
+    """Scrub the whole line: a field may hold anything, which is a text only now."""
+    return hide(line)
 
 
 def _with_origin(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:

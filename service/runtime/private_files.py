@@ -2,14 +2,18 @@
 
 Each process removes group and others from its umask before it writes anything; programs it starts
 (Spark's JVM, private servers) inherit that. Invariant: whatever the umask at the start, nobody else
-can read the service's state, its local copies or its temporary files.
+can read the service's state, its local copies or its temporary files. No process leaves a core
+dump, which would hold rows, keys and passwords.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import resource
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from service.runtime.settings import Settings
 
 UMASK = 0o077
+_PR_SET_DUMPABLE = 4
 _OTHERS = 0o077
 _MAY_PASS = 0o011
 # The folders of a state by name; other contents of a user's folder are not ours.
@@ -25,8 +30,16 @@ _FOLDERS = ("store", "groups", "builds", "changes", "checkpoint", "state", "repo
 
 
 def keep_private() -> None:
-    """Make all files that this process and its children create private to its user."""
+    """Make all files that this process and its children create private to its user, and let
+    none of them be dumped.
+
+    A kernel that pipes dumps into a program ignores the limit, so this process also asks not to be
+    dumped; that closes /proc/PID/mem and /proc/PID/environ to other processes of the same user.
+    """
     os.umask(UMASK)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def own_folders(settings: Settings) -> Iterator[Path]:

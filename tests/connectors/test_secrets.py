@@ -12,9 +12,9 @@ from dataflow.errors import SourceError
 
 def test_references_are_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_TEST_SECRET", "s3cret ${env:NOT_AGAIN}")
-    (tmp_path / "key").write_text("two\nlines\n")
+    (tmp_path / "key").write_text("one line\n")
     assert resolve("${env:TIDEMARK_TEST_SECRET}") == "s3cret ${env:NOT_AGAIN}"
-    assert resolve(f"<${{file:{tmp_path}/key}}>") == "<two\nlines>"
+    assert resolve(f"<${{file:{tmp_path}/key}}>") == "<one line>"
     assert resolve("plain $text {x}") == "plain $text {x}"
 
 

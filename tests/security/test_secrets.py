@@ -8,9 +8,12 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
+from xml.sax.saxutils import escape
 
 import psutil
 import pytest
@@ -32,17 +35,27 @@ CANARIES = {
 }
 
 
+# What the careless server below was sent.
+RECEIVED: list[str] = []
+
+
 class _Echo(BaseHTTPRequestHandler):
-    """A registry of an attacker's, or a careless one: it tells what it was told."""
+    """A registry of an attacker's, or a careless one: it tells what it was told, in any form."""
 
     def do_GET(self) -> None:
-        told = json.dumps({"message": f"no: {dict(self.headers)}"}).encode()
+        headers = dict(self.headers)
+        texts = [str(headers), quote(str(headers)), json.dumps(headers), escape(str(headers))]
+        login = headers.get("Authorization", "").removeprefix("Basic ")
+        with suppress(ValueError):
+            texts.append(base64.b64decode(login, validate=True).decode())
+        RECEIVED.append("\n".join([*texts, unquote(self.path)]))
+        told = json.dumps({"message": f"no: {texts} {self.path}"}).encode()
         self.send_response(418)
         self.send_header("Content-Length", str(len(told)))
         self.end_headers()
         self.wfile.write(told)
 
-    do_POST = do_GET
+    do_POST = do_PUT = do_HEAD = do_GET
 
     def log_message(self, *_: object) -> None:
         """Nothing is told."""
@@ -167,6 +180,94 @@ def test_no_secret_comes_out(service: RunningService, place: Database, echo: str
     # What is searched has what it should have: names, references, the service's own words.
     for seen in ("${env:SECRET_KAFKA}", "secret.plain", "secret.forbidden", "pipeline.started"):
         assert seen in whole, seen
+
+
+# What a file of a secret may have beside it, and characters that are written in many forms.
+SHAPES = {
+    "quoted": "canary \"q'\\u/o+t&e<d>%=",
+    "long": "canary-l0ng" * 40,
+    "unicode": "canäry-ünï-€😀",
+    "inner": "canary-inn\ner",
+    "return": "canary-carri\rage",
+    "last": "canary-last-l1ne\n\n",
+    "spaces": " canary-sp4ces ",
+    "control": "canary-c0ntr\x01ol",
+}
+# Whatever of these is found is a secret, or the begin or the end of one.
+MARKS = ("canary", "canäry", "l0ng", "l1ne", "sp4ces", "c0ntr", "carri", "q'", "ünï", "t&e<d")
+
+
+def _sources_with(given: str, echo: str) -> list[tuple[str, dict[str, Any]]]:
+    """Sources of every type that sends a secret, with this one."""
+    columns = {"columns": [{"name": "id", "type": "bigint"}], "key": ["id"]}
+    rows = {"relations": {"r": {"path": "/r", **columns}}}
+    host = {"host": "127.0.0.1", "port": free_port(), "database": "d", "user": "u"}
+    bucket = {"endpoint": echo, "access_key": given, "secret_key": given}
+    file = {"path": "s3://lake/*.csv", "columns": columns["columns"]}
+    return [
+        ("http", {"url": echo, "token": given, **rows}),
+        ("http", {"url": echo, "user": "me", "password": given, **rows}),
+        ("http", {"url": echo, "headers": {"X-Api-Key": given}, **rows}),
+        ("http", {"url": echo, "query": {"token": given}, **rows}),
+        ("stream", {"url": echo, "token": given, **rows}),
+        ("stream", {"url": echo, "query": {"token": given}, **rows}),
+        ("stream", {"url": echo.replace("http", "ws"), "token": given, **rows}),
+        ("clickhouse", {"url": echo, "user": "me", "password": given, **rows}),
+        ("kafka", _kafka(password=given)),
+        ("files", {"relations": {"r": {**file, **bucket}}}),
+        ("delta", {"relations": {"r": {**file, "path": "s3://lake/x", **bucket}}}),
+        ("mysql", {**host, "password": given, "tables": {"r": {}}}),
+        ("postgres", {**host, "password": given, "tables": {"r": {}}}),
+        ("mongodb", {**host, "password": given, "relations": {"r": columns}}),
+    ]
+
+
+def _sinks_with(given: str, echo: str) -> list[tuple[str, dict[str, Any]]]:
+    host = {"host": "127.0.0.1", "port": free_port(), "database": "d", "user": "u"}
+    bucket = {"endpoint": echo, "access_key": given, "secret_key": given}
+    return [
+        ("webhook", {"url": echo, "secret": given}),
+        ("webhook", {"url": echo, "headers": {"Authorization": f"Bearer {given}"}}),
+        ("clickhouse", {"url": echo, "password": given}),
+        ("parquet", {"path": "s3://lake/p", **bucket}),
+        ("delta", {"path": "s3://lake/d", **bucket}),
+        ("mysql", {**host, "password": given}),
+        ("postgres", {**host, "password": given}),
+    ]
+
+
+def test_no_shape_of_a_secret_comes_out(
+    service: RunningService, place: Database, echo: str
+) -> None:
+    """Of every type of sources and sinks, whatever its secret has in it."""
+    secrets = service.state.parent / "secrets"
+    told: list[str] = []
+
+    def call(path: str, body: Any) -> None:
+        answer = service.call("POST", path, body)
+        told.extend((answer.text, str(dict(answer.headers))))
+
+    call("/views?wait_s=60", {"name": "shapes", "query": "SELECT id FROM t"})
+    for name, secret in SHAPES.items():
+        (secrets / name).write_text(secret + "\n")
+        given = f"${{file:{secrets}/{name}}}"
+        for number, (kind, options) in enumerate(_sources_with(given, echo)):
+            call("/sources/discover", {"type": kind, "options": options})
+            call("/sources", _source(f"{name}{number}", kind, options))
+        for number, (kind, options) in enumerate(_sinks_with(given, echo)):
+            body = {"name": f"{name}{number}", "type": kind, "options": options}
+            call("/views/shapes/sinks", body)
+    for path in ("/sources", "/views", "/views/shapes", "/views/shapes/sinks", "/overview"):
+        told.append(service.call("GET", path).text)
+    told += [service.call("GET", path).text for path in ("/health", "/metrics", "/dead-letters")]
+    told += _left_behind(service, place)
+    whole = "\n".join(told).replace(str(secrets), "")
+    found = [mark for mark in MARKS if mark in whole or mark in unquote(whole)]
+    assert not found, [whole[whole.find(m) - 200 : whole.find(m) + 200] for m in found]
+    # The server was sent them, and a secret that cannot be sent is refused by its reference.
+    for mark in ('canary \\"q', "canary-l0ng"):
+        assert any(mark in text for text in RECEIVED), mark
+    assert "secret.bad_text" in whole and "/inner}" in whole
 
 
 def _left_behind(service: RunningService, place: Database) -> list[str]:
