@@ -125,9 +125,11 @@ def refuse_plain(option: str, text: str) -> str:
 
 def remember(secret: str) -> None:
     """Register a secret that this process uses, so that `hide` removes it from any text."""
-    if len(secret) >= LEAST_CHARACTERS and secret not in _known:
-        _known.append(secret)
-        _known.sort(key=len, reverse=True)
+    # A header is read without the spaces around it.
+    for form in (secret, secret.strip()):
+        if len(form) >= LEAST_CHARACTERS and form not in _known:
+            _known.append(form)
+            _known.sort(key=len, reverse=True)
 
 
 def without(text: str, secret: str) -> str:
