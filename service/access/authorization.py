@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fastapi import Request
+from fastapi import Request as HttpRequest
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
 from connectors.postgres.catalog import role_facts, source_readers
 from connectors.postgres.catalog.catalog import ViewRow
+from connectors.postgres.catalog.requests import Request
 from connectors.postgres.catalog.role_facts import RoleFacts, ViewRights
+from connectors.postgres.schema.stored_roles import DROPPED
 from connectors.postgres.session.quoting import quote_name
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import SinkError, SourceError, TidemarkError
@@ -182,7 +184,7 @@ class Authorization:
         """
         if not caller.db_role or caller.db_role == owner:
             return (owner,)
-        facts = role_facts.find_role(self._control, caller.db_role)
+        facts = role_facts.find_role(self._control, caller.db_role, caller.db_role_oid)
         is_service = caller.is_session and facts is not None and facts.is_of_service
         return (owner,) if is_service else (owner, caller.db_role)
 
@@ -225,9 +227,9 @@ class Authorization:
         """
         role = caller.db_role
         self._control.ensure()
-        facts = role_facts.find_role(self._control, role)
+        facts = role_facts.find_role(self._control, role, caller.db_role_oid)
         if facts is None:
-            raise _unusable(role, "it does not exist in the sink")
+            raise _unusable(role, "it does not exist in the sink, or not any more")
         if caller.is_session:
             return facts
         if facts.is_super:
@@ -268,9 +270,15 @@ def require_role(caller: Caller, least: Role) -> None:
         )
 
 
-def of_session(role: str) -> Caller:
+def of_session(request: Request) -> Caller:
     """Return the caller of a CALL: a role that logged in to PostgreSQL."""
-    return Caller("psql", Role.OPERATOR, role, is_session=True)
+    return Caller(
+        "psql",
+        Role.OPERATOR,
+        request.requester,
+        is_session=True,
+        db_role_oid=request.requester_oid,
+    )
 
 
 def operation_of(procedure: str) -> str:
@@ -291,7 +299,7 @@ async def authorize(request: HTTPConnection) -> None:
     """
     if request.scope["type"] == "websocket":
         return
-    assert isinstance(request, Request)
+    assert isinstance(request, HttpRequest)
     name = route_operation(request.method, request.scope["route"].path)
     await authorize_view(request, name)
 
@@ -341,10 +349,13 @@ def _no_right(what: str, hint: str) -> TidemarkError:
 
 
 def _unusable(role: str, why: str) -> TidemarkError:
+    title = role.removeprefix(DROPPED)
     return TidemarkError(
         "auth.db_role",
-        f'database role "{role}" can no longer be used',
+        f'database role "{title}" can no longer be used',
         detail=why,
-        hint=f"create the role again, GRANT {quote_name(role)} TO the service's role, or use"
-        " another token",
+        hint="a role that is created again is another one: create another token for it; or, after a"
+        " restore on another server, run SELECT tidemark.bind_roles() in the sink"
+        if role.startswith(DROPPED)
+        else f"GRANT {quote_name(title)} TO the service's role, or use another token",
     )

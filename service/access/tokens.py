@@ -25,8 +25,9 @@ from service.runtime.log import log
 from storage import clock
 
 PREFIX = "tdm"
-# How long other API processes may still accept a revoked token.
-CACHE_S = 3.0
+# How long other API processes may still accept a revoked token: with the pause of
+# `service/api/revocations.py` it stays below a second.
+CACHE_S = 0.5
 # An unknown token may have been created elsewhere: the table is read again, at most this often.
 MISS_S = 0.5
 # While the sink is down, cached tokens stay valid this long.
@@ -53,7 +54,9 @@ class Role(IntEnum):
 class Caller:
     """The caller of an operation.
 
+    id: of its token: what the caller owns is compared by it, since a name may be given again.
     db_role: whose privileges count, and the owner of what it creates; "" for the service itself.
+    db_role_oid: its OID in the sink, None if that role was dropped.
     is_session: the role logged in to PostgreSQL and calls a procedure.
     """
 
@@ -61,11 +64,13 @@ class Caller:
     role: Role
     db_role: str = ""
     is_session: bool = False
+    id: str = ""
+    db_role_oid: int | None = None
 
 
 ANYBODY = Caller("", Role.PUBLIC)
 # The caller of a service on loopback without tokens: anyone on this machine.
-OPEN = Caller("local", Role.ADMIN)
+OPEN = Caller("local", Role.ADMIN, id="local")
 
 
 def hash_of(token: str) -> bytes:
@@ -159,18 +164,24 @@ class Tokens:
         if row.expires_at is not None and row.expires_at <= clock.utc():
             return None
         self._note_used(row.id)
-        return Caller(row.name, Role[row.role.upper()], row.db_role or "")
+        return Caller(
+            row.name,
+            Role[row.role.upper()],
+            row.db_role or "",
+            id=row.id,
+            db_role_oid=row.db_role_oid,
+        )
 
-    def live_names(self) -> set[str]:
-        """Return the names of all valid tokens. TemporaryError if they cannot be read."""
+    def live_ids(self) -> set[str]:
+        """Return the ids of all valid tokens. TemporaryError if they cannot be read."""
         self._refresh(CACHE_S)
         now = clock.utc()
         rows = [r for r in self._rows.values() if r.revoked_at is None]
-        return {r.name for r in rows if r.expires_at is None or r.expires_at > now}
+        return {r.id for r in rows if r.expires_at is None or r.expires_at > now}
 
     def has_live(self) -> bool:
         """Return True if any token is valid now."""
-        return bool(self.live_names())
+        return bool(self.live_ids())
 
     # --- inside --------------------------------------------------------------------------------
 

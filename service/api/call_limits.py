@@ -48,20 +48,20 @@ class QueryLimits:
         self._pool = ThreadPoolExecutor(settings.query_workers, kind)
         self._free = asyncio.Semaphore(settings.query_workers)
         self._verifying = asyncio.Semaphore(1)
-        # By token name: the free workers of its quota, and its number of calls in progress.
+        # By token: the free workers of its quota, and its number of calls in progress.
         self._quotas: dict[str, tuple[asyncio.Semaphore, int]] = {}
 
     @asynccontextmanager
     async def worker(self, caller: Caller) -> AsyncIterator[None]:
         """Reserve a worker for the caller while the block runs. Refused request.too_many."""
-        quota = self._join(caller.name)
+        quota = self._join(caller.id)
         try:
             # A token waits for its own quota first, so that its calls block no other token.
             deadline = asyncio.get_running_loop().time() + self._wait_s
             async with self._in_time(quota, deadline), self._in_time(self._free, deadline):
                 yield
         finally:
-            self._leave(caller.name)
+            self._leave(caller.id)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run in a worker thread; call it inside `worker`."""
@@ -96,17 +96,17 @@ class QueryLimits:
         finally:
             semaphore.release()
 
-    def _join(self, name: str) -> asyncio.Semaphore:
-        quota, calls = self._quotas.get(name) or (asyncio.Semaphore(self._per_token), 0)
+    def _join(self, token: str) -> asyncio.Semaphore:
+        quota, calls = self._quotas.get(token) or (asyncio.Semaphore(self._per_token), 0)
         if calls >= self._per_token + self._queue:
             raise _too_many(f"{self._queue} calls of this token are waiting for a worker")
-        self._quotas[name] = quota, calls + 1
+        self._quotas[token] = quota, calls + 1
         return quota
 
-    def _leave(self, name: str) -> None:
-        quota, calls = self._quotas.pop(name)
+    def _leave(self, token: str) -> None:
+        quota, calls = self._quotas.pop(token)
         if calls > 1:
-            self._quotas[name] = quota, calls - 1
+            self._quotas[token] = quota, calls - 1
 
 
 async def run_limited(

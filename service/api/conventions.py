@@ -161,7 +161,7 @@ class Conventions:
                 detail="Idempotency-Key: 1 to 255 printable ASCII characters without spaces",
             )
         body = await _body_of(receive)
-        caller = getattr(scope.get("state", {}).get("caller"), "name", "")
+        caller = getattr(scope.get("state", {}).get("caller"), "id", "")
         claim = RequestKey(caller, scope["path"], key)
         shape = hashlib.sha256(scope["query_string"] + b"\n" + body).hexdigest()
         wait_s = float(waits[0]) if waits and re.fullmatch(r"\d{1,4}", waits[0]) else 0.0

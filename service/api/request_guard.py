@@ -12,6 +12,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -23,6 +24,7 @@ from service.access.authorization import Authorization, require_role
 from service.access.operations import STREAMS, operation_at, role_for
 from service.access.tokens import ANYBODY, OPEN, Caller, Role, Tokens
 from service.api.problems import Refused, answer
+from service.api.revocations import Revocations
 from service.runtime.addresses import Guesses, is_loopback
 from service.runtime.log import log
 from service.runtime.settings import Settings
@@ -54,6 +56,7 @@ class Guard:
         self._app = app
         self._tokens = tokens
         self._authorization = authorization
+        self._revocations = Revocations(tokens)
         self._guesses = Guesses()
         self._is_local = is_loopback(settings.host)
         self._is_tls = bool(settings.tls_cert)
@@ -66,9 +69,10 @@ class Guard:
             return
         headers = headers_of(scope)
         respond = self._with_headers(scope, send)
+        required = role_for(scope.get("method", "GET"), scope["path"])
         try:
             self._check_origin(scope, headers)
-            caller = await self._caller(scope, headers)
+            caller = await self._caller(scope, headers, required)
             _check_body(scope, headers)
         except Refused as refused:
             await _refuse(refused, scope, receive, respond)
@@ -77,14 +81,19 @@ class Guard:
             await _refuse(_refused(error, 503), scope, receive, respond)
             return
         scope.setdefault("state", {})["caller"] = caller
-        if not _is_stream(scope):
-            await self._app(scope, _limited(receive), respond)
-            return
-        watched = _Watched(receive, scope["type"], lambda: self._may_continue(caller, scope))
-        try:
-            await self._app(scope, watched, respond)
-        finally:
-            watched.close()
+        with self._revocations.watched(caller) as ended:
+            if not _is_stream(scope):
+                reads = required <= Role.READER or scope["method"] in _SAFE
+                sending = _Sending(scope, receive, respond, ended) if reads else respond
+                await self._app(scope, _limited(receive), sending)
+                return
+            watched = _Watched(
+                receive, scope["type"], ended, partial(self._may_continue, caller, scope)
+            )
+            try:
+                await self._app(scope, watched, respond)
+            finally:
+                watched.close()
 
     # --- origin --------------------------------------------------------------------------------
 
@@ -121,9 +130,8 @@ class Guard:
 
     # --- caller --------------------------------------------------------------------------------
 
-    async def _caller(self, scope: Scope, headers: dict[str, str]) -> Caller:
+    async def _caller(self, scope: Scope, headers: dict[str, str], required: Role) -> Caller:
         method = scope.get("method", "GET")
-        required = role_for(method, scope["path"])
         token = _take_token(scope, headers)
         found = operation_at(method, scope["path"])
         if found is not None and found[0].name == "health.live":
@@ -156,16 +164,13 @@ class Guard:
         return caller
 
     async def _may_continue(self, caller: Caller, scope: Scope) -> bool:
-        """Return True while a stream's reader has a valid token and rights on the view.
+        """Return True while a stream's reader has rights on the view.
 
         The stream itself reports all other changes of the view.
         """
-        if caller is OPEN:
-            return not await self._is_any()
-        names = await run_in_threadpool(self._tokens.live_names)
         found = operation_at("GET", scope["path"])
-        if caller.name not in names or found is None or not caller.db_role:
-            return caller.name in names
+        if found is None or not caller.db_role:
+            return True
         require = self._authorization.require_named
         try:
             await run_in_threadpool(require, caller, found[0].name, found[1].get("name", ""))
@@ -187,13 +192,7 @@ class Guard:
                 hint="wait before you try another token; a valid token is accepted at once",
                 headers={"retry-after": str(round(wait_s))},
             )
-        raise Refused(
-            "auth.invalid",
-            401,
-            "the token is not known, or no longer valid",
-            hint="it may have expired or been revoked; an admin can see it in GET /tokens",
-            headers=_challenge(', error="invalid_token"'),
-        )
+        raise _invalid()
 
     # --- responses -----------------------------------------------------------------------------
 
@@ -226,6 +225,16 @@ def _refused(error: TidemarkError, status: int, headers: dict[str, str] | None =
     """Return the refusal for an error."""
     return Refused(
         error.code, status, error.what, detail=error.detail, hint=error.hint, headers=headers
+    )
+
+
+def _invalid() -> Refused:
+    return Refused(
+        "auth.invalid",
+        401,
+        "the token is not known, or no longer valid",
+        hint="it may have expired or been revoked; an admin can see it in GET /tokens",
+        headers=_challenge(', error="invalid_token"'),
     )
 
 
@@ -292,10 +301,17 @@ def _is_stream(scope: Scope) -> bool:
 
 
 class _Watched:
-    """The receive function of a stream; it disconnects a reader that loses its rights."""
+    """The receive function of a stream; it disconnects a reader that loses its token or rights."""
 
-    def __init__(self, receive: Receive, kind: str, is_good: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(
+        self,
+        receive: Receive,
+        kind: str,
+        ended: asyncio.Future[None],
+        is_good: Callable[[], Awaitable[bool]],
+    ) -> None:
         self._receive = receive
+        self._ended = ended
         self._end: Message = {"type": f"{kind}.disconnect", "code": 1008}
         self._is_good = is_good
         self._next: asyncio.Future[Message] | None = None
@@ -305,7 +321,11 @@ class _Watched:
         if self._next is None:
             self._next = asyncio.ensure_future(self._receive())
         while True:
-            await asyncio.wait({self._next}, timeout=RECHECK_S)
+            await asyncio.wait(
+                {self._next, self._ended}, timeout=RECHECK_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            if self._ended.done():
+                return self._end
             if self._next.done():
                 message, self._next = self._next.result(), None
                 return message
@@ -319,6 +339,29 @@ class _Watched:
         """Cancel the pending receive."""
         if self._next is not None:
             self._next.cancel()
+
+
+class _Sending:
+    """The send function of a call that reads: a refusal instead of an answer once its token is not
+    valid, at once if the call waits."""
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, ended: asyncio.Future[None]
+    ) -> None:
+        self._parts = scope, receive, send
+        self._has_begun = False
+        self._refusal: asyncio.Task[None] | None = None
+        ended.add_done_callback(lambda _: self._refuse())
+
+    async def __call__(self, message: Message) -> None:
+        """Send a message, or nothing after a refusal."""
+        if self._refusal is None:
+            self._has_begun = True
+            await self._parts[2](message)
+
+    def _refuse(self) -> None:
+        if not self._has_begun:
+            self._refusal = asyncio.ensure_future(_refuse(_invalid(), *self._parts))
 
 
 def _limited(receive: Receive) -> Receive:

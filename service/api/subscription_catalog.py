@@ -34,7 +34,7 @@ class SubscriptionCatalog:
         point = str(past.newest_epoch) if body.start == NEWEST else body.start
         start = point_of(self._sink, table_of(row), point, by.db_role)
         found = history_records.add_subscription(
-            self._control, row.identity, (body.name, start.epoch, by.name), MAX_OF_A_VIEW
+            self._control, row.identity, (body.name, start.epoch, by.name, by.id), MAX_OF_A_VIEW
         )
         if found is not None:
             return _model(row, found, past)
@@ -88,8 +88,12 @@ class SubscriptionCatalog:
 
     def _require_own(self, view: str, name: str, by: Caller) -> None:
         """Require that a caller has created a reader, or is an operator."""
-        found = self.show(view, name)
-        if by.role < Role.OPERATOR and found.created_by != by.name:
+        row = find_view(self._control, view)
+        owned = history_records.subscriptions(self._control, row.identity)
+        found = next((one for one in owned if one.name == name), None)
+        if found is None:
+            raise _not_found(view, name)
+        if by.role < Role.OPERATOR and found.token_id != by.id:
             raise TidemarkError(
                 "auth.rights",
                 f'subscription "{name}" belongs to token "{found.created_by}"',

@@ -91,7 +91,7 @@ class LifeOperations:
 
     def _replace(self, request: Request) -> Poll:
         body = parsed(Replace, request.arguments)
-        by = of_session(request.requester)
+        by = of_session(request)
         return self._change(
             request,
             body.name,
@@ -101,7 +101,7 @@ class LifeOperations:
 
     def _rebuild(self, request: Request) -> Poll:
         body = parsed(Alone, request.arguments)
-        by = of_session(request.requester)
+        by = of_session(request)
         return self._change(
             request, body.name, "rebuild", lambda name: self._life.rebuild(name, by=by)
         )
@@ -113,13 +113,13 @@ class LifeOperations:
             accepted = [AcceptedRequest(row.identity, row.title, status=ViewState.PAUSED)]
         else:
             name = path_name(row.schema, row.name)
-            by = of_session(request.requester)
+            by = of_session(request)
             accepted = self._life.pause(name, by=by, cascade=body.options.cascade)
         return lambda _: self._poll(accepted, f"view {row.title} is paused")
 
     def _resume(self, request: Request) -> Poll:
         body = parsed(Cascade, request.arguments)
-        by, cascade = of_session(request.requester), body.options.cascade
+        by, cascade = of_session(request), body.options.cascade
         return self._change(
             request,
             body.name,
@@ -129,7 +129,7 @@ class LifeOperations:
 
     def _rename(self, request: Request) -> Poll:
         body = parsed(Rename, request.arguments)
-        by = of_session(request.requester)
+        by = of_session(request)
         return self._change(
             request,
             body.name,
@@ -139,7 +139,7 @@ class LifeOperations:
 
     def _move(self, request: Request) -> Poll:
         body = parsed(Move, request.arguments)
-        by = of_session(request.requester)
+        by = of_session(request)
         return self._change(
             request,
             body.name,
@@ -149,7 +149,7 @@ class LifeOperations:
 
     def _runtime(self, request: Request) -> Poll:
         body = parsed(Runtime, request.arguments)
-        by = of_session(request.requester)
+        by = of_session(request)
         return self._change(
             request,
             body.name,
@@ -162,7 +162,7 @@ class LifeOperations:
         row = self._subject(request, body.name)
         is_done = request.status == "running" and row.change is None
         if not is_done:
-            by = of_session(request.requester)
+            by = of_session(request)
             self._life.cancel(path_name(row.schema, row.name), by=by)
         return lambda _: Outcome(f"view {row.title}: the change is cancelled")
 

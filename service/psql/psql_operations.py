@@ -95,7 +95,7 @@ class Owned:
             row = self._named(text)
         if row is not None:
             name = operation_of(request.operation)
-            self._authorization.require(of_session(request.requester), name, row)
+            self._authorization.require(of_session(request), name, row)
         return row
 
     def _named(self, text: str) -> ViewRow:
@@ -161,7 +161,7 @@ class Operations:
         body = parsed(CreateView, request.arguments)
         self.owned.note(request, request.identity)
         if not any(row.identity == request.identity for row in self._control.list_views()):
-            self._catalog.create(body, of_session(request.requester), request.identity)
+            self._catalog.create(body, of_session(request), request.identity)
         return lambda rows: _is_live(rows, request.identity)
 
     def _drop_view(self, request: Request) -> Poll:
@@ -170,7 +170,7 @@ class Operations:
         if row is not None and row.desired != DesiredState.DROPPED:
             self.owned.note(request, row.identity)
             name = path_name(row.schema, row.name)
-            by = of_session(request.requester)
+            by = of_session(request)
             erase = functools.partial(self._sinks.erase_all, name, by)
             is_erased = body.options.drop_data or body.options.drop_topics
             self._catalog.drop(name, by, erase if is_erased else None)
@@ -183,13 +183,13 @@ class Operations:
         body = parsed(CreateSource, request.arguments)
         if request.status != "running" or self._control.get_source(body.name) is None:
             self.owned.note(request, None)
-            self._sources.create(body, of_session(request.requester))
+            self._sources.create(body, of_session(request))
         return lambda _: Outcome(f'source "{body.name}" is declared')
 
     def _drop_source(self, request: Request) -> Poll:
         name = parsed(DropSource, request.arguments).name
         if request.status != "running" or self._control.get_source(name) is not None:
-            by = of_session(request.requester)
+            by = of_session(request)
             self._sources.show(name, by)
             self.owned.note(request, None)
             self._sources.drop(name, by)
@@ -198,7 +198,7 @@ class Operations:
     def _retry_source(self, request: Request) -> Poll:
         name = parsed(DropSource, request.arguments).name
         self.owned.note(request, None)
-        self._sources.retry(name, of_session(request.requester))
+        self._sources.retry(name, of_session(request))
         return lambda _: Outcome(f'source "{name}" is being retried')
 
     def _grant_source(self, request: Request) -> Poll:

@@ -20,6 +20,7 @@ from psycopg2.extras import Json
 
 from connectors.postgres.catalog.listener import Listener
 from connectors.postgres.schema import schema_setup, view_status
+from connectors.postgres.schema.stored_roles import current_name
 from connectors.postgres.session.quoting import quote_name
 from connectors.postgres.session.session import Session, to_error
 from connectors.postgres.session.timeline import has_changed, timeline_of
@@ -37,7 +38,7 @@ class ViewRow:
     """A row of tidemark.views. identity is new for each creation and names the view's state.
 
     change: the requested change beside `desired` (service/views/requested_changes.py); replacing:
-    its progress.
+    its progress. created_by: the owner's name now (schema/stored_roles.py).
     """
 
     schema: str
@@ -112,6 +113,9 @@ _JSON = {
 }
 _BY_DATABASE = {"created_by", "created_at", "updated_at"}
 _VIEW_COLUMNS = tuple(f.name for f in fields(ViewRow))
+_STORED_VIEW = tuple(
+    current_name(c, "created_oid") if c == "created_by" else c for c in _VIEW_COLUMNS
+)
 _SOURCE_COLUMNS = tuple(f.name for f in fields(SourceRow))
 _CHANGEABLE = frozenset(_VIEW_COLUMNS) - _BY_DATABASE - {"schema", "name", "identity", "status"}
 
@@ -169,7 +173,7 @@ class Control:
         columns = [c for c in _VIEW_COLUMNS if c not in _BY_DATABASE - settable]
         values = [_adapted(c, getattr(row, c)) for c in columns]
         try:
-            return ViewRow(*self._insert("views", columns, values, _VIEW_COLUMNS))
+            return ViewRow(*self._insert("views", columns, values, _STORED_VIEW))
         except psycopg2.errors.UniqueViolation:
             found = self.get_view(row.schema, row.name)
             if found is not None and found.identity == row.identity:
@@ -185,13 +189,13 @@ class Control:
     def get_view(self, schema: str, name: str) -> ViewRow | None:
         """Return the view of this name, or None."""
         found = self._query(
-            _select("views", _VIEW_COLUMNS, "schema = %s AND name = %s"), schema, name
+            _select("views", _STORED_VIEW, "schema = %s AND name = %s"), schema, name
         )
         return ViewRow(*found[0]) if found else None
 
     def list_views(self) -> list[ViewRow]:
         """Return all views, oldest first."""
-        found = self._query(_select("views", _VIEW_COLUMNS) + " ORDER BY created_at, identity")
+        found = self._query(_select("views", _STORED_VIEW) + " ORDER BY created_at, identity")
         return [ViewRow(*row) for row in found]
 
     def update_view(self, identity: str, **changes: Any) -> bool:

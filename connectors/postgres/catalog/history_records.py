@@ -16,12 +16,12 @@ SELECT schema, name, history::text, extract(epoch FROM retained)::float8, begun_
     newest_epoch
 FROM tidemark.history
 """
-_COLUMNS = """name, epoch, created_by,
+_COLUMNS = """name, epoch, created_by, token_id,
     to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
     to_char(acknowledged_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
 _ADD = f"""
-INSERT INTO tidemark.subscriptions (view_identity, name, epoch, created_by)
-SELECT %s, %s, %s, %s
+INSERT INTO tidemark.subscriptions (view_identity, name, epoch, created_by, token_id)
+SELECT %s, %s, %s, %s, %s
 WHERE (SELECT count(*) FROM tidemark.subscriptions WHERE view_identity = %s) < %s
 ON CONFLICT DO NOTHING RETURNING {_COLUMNS}
 """
@@ -44,11 +44,15 @@ class HistoryRow:
 
 @dataclass(frozen=True)
 class SubscriptionRow:
-    """A named reader of a view, and the epoch that it has read. Times are ISO 8601 in UTC."""
+    """A named reader of a view, and the epoch that it has read. Times are ISO 8601 in UTC.
+
+    created_by, token_id: name and id of the token that created it; only the id is compared.
+    """
 
     name: str
     epoch: int
     created_by: str
+    token_id: str | None
     created_at: str
     acknowledged_at: str
 
@@ -65,9 +69,10 @@ def newest_epochs(control: Control) -> dict[tuple[str, str], int]:
 
 
 def add_subscription(
-    control: Control, identity: str, row: tuple[str, int, str], most: int
+    control: Control, identity: str, row: tuple[str, int, str, str], most: int
 ) -> SubscriptionRow | None:
-    """Enter a reader of a view: (name, epoch, creator); None if it exists or there are `most`."""
+    """Enter a reader of a view: (name, epoch, the creator's name and id);
+    None if it exists or there are `most`."""
     found = control.rows(_ADD, identity, *row, identity, most)
     return SubscriptionRow(*found[0]) if found else None
 

@@ -18,6 +18,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extras import Json
 
 from connectors.postgres.schema.schema_setup import CHANNEL, REQUESTS, WAKE_UP
+from connectors.postgres.schema.stored_roles import current_name, current_oid
 from connectors.postgres.session.session import (
     connect,
     is_outlived,
@@ -38,8 +39,8 @@ WHERE id = (
         SELECT FROM pg_stat_activity AS a
         WHERE a.pid = r.taken_pid AND a.backend_start = r.taken_start))
     ORDER BY r.id LIMIT 1 FOR UPDATE SKIP LOCKED)
-RETURNING id, operation, arguments, asker, status, identity, target,
-    extract(epoch FROM asked_at)::double precision
+RETURNING id, operation, arguments, {current_name("asker", "asker_oid")}, status, identity, target,
+    extract(epoch FROM asked_at)::double precision, {current_oid("asker", "asker_oid")}::bigint
 """
 _FORGET = f"DELETE FROM tidemark.requests WHERE ended_at < now() - interval '{RETENTION_DAYS} day'"
 _END = (
@@ -76,6 +77,7 @@ class Request:
     identity: str
     target: str | None
     requested_at: float
+    requester_oid: int | None = None
 
 
 @dataclass(frozen=True)

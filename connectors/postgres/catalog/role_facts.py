@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from connectors.postgres.catalog.catalog import Control
+from connectors.postgres.schema.stored_roles import current_oid
 from connectors.postgres.session.quoting import LEADS_TO_SUPERUSER
 
 # Since version 16, membership may exclude SET ROLE.
@@ -18,7 +19,7 @@ SELECT r.rolsuper,
     pg_has_role(session_user, r.oid, CASE WHEN current_setting('server_version_num')::integer
         >= 160000 THEN 'SET' ELSE 'MEMBER' END),
     r.rolsuper OR pg_has_role(r.oid, n.nspowner, 'USAGE')
-FROM pg_roles AS r, pg_namespace AS n WHERE r.rolname = %s AND n.nspname = 'tidemark'
+FROM pg_roles AS r, pg_namespace AS n WHERE (r.rolname, r.oid) = (%s, %s) AND n.nspname = 'tidemark'
 """
 # A foreign relation under a view's name gives no right to the view.
 _READABLE = """
@@ -32,7 +33,7 @@ SELECT v.identity, coalesce(pg_has_role(r.oid, o.oid, 'USAGE'), false), EXISTS (
     SELECT FROM ({_READABLE}) AS c WHERE (c.schema, c.name) = (v.schema, v.name)),
     coalesce(NOT {LEADS_TO_SUPERUSER.format("o.oid")}, false)
 FROM tidemark.views AS v JOIN pg_roles AS r ON r.rolname = %s
-LEFT JOIN pg_roles AS o ON o.rolname = v.created_by
+LEFT JOIN pg_roles AS o ON o.oid = {current_oid("v.created_by", "v.created_oid")}
 WHERE %s OR v.identity = ANY (%s)
 """
 
@@ -61,9 +62,9 @@ class ViewRights:
     may_join: bool = False
 
 
-def find_role(control: Control, role: str) -> RoleFacts | None:
-    """Return a role of the sink, or None."""
-    found = control.rows(_ROLE, role)
+def find_role(control: Control, role: str, oid: int | None) -> RoleFacts | None:
+    """Return a role of the sink, or None: also if its name belongs to another role by now."""
+    found = control.rows(_ROLE, role, oid)
     return RoleFacts(*found[0]) if found else None
 
 

@@ -15,6 +15,7 @@ import psycopg2
 from psycopg2.extras import Json
 
 from connectors.postgres.catalog.catalog import Control
+from connectors.postgres.schema.stored_roles import current_name
 from connectors.postgres.session.quoting import quote_name
 from dataflow.errors import SinkError
 
@@ -55,6 +56,7 @@ class SinkRow:
 
 _BY_DATABASE = {"created_by", "created_at", "updated_at"}
 _COLUMNS = tuple(f.name for f in fields(SinkRow))
+_STORED = ", ".join(current_name(c, "created_oid") if c == "created_by" else c for c in _COLUMNS)
 _FIXED = {"schema", "view", "name", "type", "identity", "view_identity", "view_group"}
 _CHANGEABLE = frozenset(_COLUMNS) - _BY_DATABASE - _FIXED
 _JSON = {"options", "positions"}
@@ -73,7 +75,7 @@ def insert_sink(control: Control, row: SinkRow) -> SinkRow | None:
     columns = [c for c in _COLUMNS if c not in _BY_DATABASE]
     sql = (
         f"INSERT INTO tidemark.sinks ({', '.join(columns)}) {_LOCKED} "
-        f"SELECT {', '.join(['%s'] * len(columns))} {_UNCHANGED} RETURNING {', '.join(_COLUMNS)}"
+        f"SELECT {', '.join(['%s'] * len(columns))} {_UNCHANGED} RETURNING {_STORED}"
     )
     given = [_adapted(c, getattr(row, c)) for c in columns]
     try:
@@ -99,13 +101,13 @@ def name_taken(found: SinkRow) -> SinkError:
 
 def list_sinks(control: Control) -> list[SinkRow]:
     """Return all sinks, oldest first."""
-    sql = f"SELECT {', '.join(_COLUMNS)} FROM tidemark.sinks ORDER BY created_at, identity"
+    sql = f"SELECT {_STORED} FROM tidemark.sinks ORDER BY created_at, identity"
     return [SinkRow(*row) for row in control.rows(sql)]
 
 
 def find_sink(control: Control, view_identity: str, name: str) -> SinkRow | None:
     """Return the sink of this name of a view, or None."""
-    sql = f"SELECT {', '.join(_COLUMNS)} FROM tidemark.sinks WHERE view_identity = %s AND name = %s"
+    sql = f"SELECT {_STORED} FROM tidemark.sinks WHERE view_identity = %s AND name = %s"
     found = control.rows(sql, view_identity, name)
     return SinkRow(*found[0]) if found else None
 

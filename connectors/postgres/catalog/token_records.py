@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 
 from connectors.postgres.catalog.catalog import Control
+from connectors.postgres.schema.stored_roles import current_name, current_oid
 from dataflow.errors import SinkError
 
 # The role that may create tokens.
@@ -18,7 +19,10 @@ FIRST_ROLE = "admin"
 
 @dataclass(frozen=True)
 class TokenRow:
-    """A row of tidemark.tokens."""
+    """A row of tidemark.tokens. id: unique and never used again, unlike the name.
+
+    db_role: its name now, db_role_oid: its OID, None if it was dropped.
+    """
 
     id: str
     name: str
@@ -30,9 +34,14 @@ class TokenRow:
     last_used_at: datetime | None = None
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
+    db_role_oid: int | None = None
 
 
-_COLUMNS = ", ".join(f.name for f in fields(TokenRow))
+_CURRENT = {
+    "db_role": f"CASE WHEN db_role <> '' THEN {current_name('db_role', 'db_role_oid')} END",
+    "db_role_oid": f"{current_oid('db_role', 'db_role_oid')}::bigint",
+}
+_COLUMNS = ", ".join(_CURRENT.get(f.name, f.name) for f in fields(TokenRow))
 
 
 def insert_token(control: Control, row: TokenRow) -> None:

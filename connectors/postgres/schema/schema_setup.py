@@ -16,6 +16,7 @@ from psycopg2.extensions import connection as Connection
 
 from connectors.postgres.schema.history_target import OPEN_EPOCH
 from connectors.postgres.schema.lease import FENCED_STATE
+from connectors.postgres.schema.stored_roles import DROPPED
 from connectors.postgres.schema.table_guard import (
     IS_GUARD,
     NAME,
@@ -49,6 +50,7 @@ _LOCK = 7_954_889_273_471_283
 PARTS = {
     "requests_channel": REQUESTS,
     "doorbell": WAKE_UP,
+    "dropped_role": DROPPED,
     "fenced_state": FENCED_STATE,
     "foreign_state": FOREIGN_STATE,
     "missing_state": MISSING_STATE,

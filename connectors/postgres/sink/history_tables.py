@@ -28,6 +28,7 @@ from connectors.postgres.schema.history_target import (
     view_name,
 )
 from connectors.postgres.schema.sink_target import Target, target_of
+from connectors.postgres.schema.stored_roles import current_oid
 from connectors.postgres.schema.trigger_guard import require_ours
 from connectors.postgres.session.quoting import quote_name, quote_text
 from connectors.postgres.sink.carry_over import OURS
@@ -400,9 +401,10 @@ def _show(cursor: Any, table: SinkTable, key: str, name: str, grants: Grants) ->
     cursor.execute(create_view(history_target(table, name, period_of(table)), shown, key))
     comment = quote_text(f"{OURS}: the rows of view {table.name} with their periods")
     cursor.execute(f"COMMENT ON VIEW {shown} IS {comment}")
+    owner = current_oid("v.created_by", "v.created_oid")
     cursor.execute(
         "SELECT quote_ident(r.rolname) FROM tidemark.views AS v JOIN pg_roles AS r "
-        "ON r.rolname = v.created_by WHERE (v.schema, v.name) = (%s, %s) "
+        f"ON r.oid = {owner} WHERE (v.schema, v.name) = (%s, %s) "
         "AND r.rolname <> current_user",
         (table.schema, table.name),
     )

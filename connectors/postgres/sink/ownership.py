@@ -13,17 +13,19 @@ from typing import Any
 
 import psycopg2
 
+from connectors.postgres.schema.stored_roles import current_oid
 from connectors.postgres.session.quoting import quote_name
 from connectors.sink import SinkTable
 from dataflow.errors import SinkError
 
 # Only a member of the new owner may transfer a table, and that owner must be able to create tables
 # in its schema. The service must inherit the role's rights, to drop the table later.
-_CREATOR = """
+_CREATOR = f"""
 SELECT r.rolname, current_user,
     has_schema_privilege(r.oid, %(schema)s, 'CREATE') AND pg_has_role(current_user, r.oid, 'USAGE')
     AND pg_has_role(current_user, r.oid, %(membership)s)
-FROM tidemark.views AS v JOIN pg_roles AS r ON r.rolname = v.created_by
+FROM tidemark.views AS v
+JOIN pg_roles AS r ON r.oid = {current_oid("v.created_by", "v.created_oid")}
 WHERE v.schema = %(schema)s AND v.name = %(name)s AND r.rolname <> current_user
 """
 
