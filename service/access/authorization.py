@@ -36,7 +36,7 @@ from service.access.operations import (
 from service.access.tokens import Caller, Role
 from service.factory.service_factory import ServiceFactory
 from service.views.lifecycle import DesiredState
-from service.views.view_lookup import find_view
+from service.views.view_lookup import find_view, require_readable
 
 _DECLARING = {
     "source.declare": "tidemark.create_source(text, text, jsonb)",
@@ -45,6 +45,8 @@ _DECLARING = {
     "source.grant": "tidemark.grant_source(text, text, jsonb)",
     "source.revoke": "tidemark.revoke_source(text, text, jsonb)",
 }
+# These read rows of a view, though they need more than the right to read it.
+_READING = ("view.verify_kept",)
 # For these, privileges at the source count too, if that is another database.
 _AT_SOURCE = (Need.QUERY, Need.CREATE, Need.OWNED, Need.DECLARE, Need.DECLARED)
 
@@ -59,10 +61,12 @@ class Authorization:
     def require(self, caller: Caller, name: str, view: ViewRow | None = None) -> None:
         """Require that a caller may do an operation. view: the one it concerns.
 
-        TidemarkError auth.role, auth.db_role, auth.rights, view.not_owner.
+        TidemarkError auth.role, auth.db_role, auth.rights, view.not_owner, view.rights_revoked.
         """
         operation = OPERATIONS[name]
         require_role(caller, operation.least)
+        if view is not None and (operation.need is Need.READ or name in _READING):
+            require_readable(view)
         if not caller.db_role or operation.least is Role.PUBLIC:
             return
         facts = self._usable(caller, operation)
@@ -309,7 +313,7 @@ async def authorize_view(connection: HTTPConnection, name: str) -> None:
     caller, path = connection.state.caller, connection.path_params
     title = path.get("view") or path.get("name") or ""
     decision: Authorization = connection.app.state.authorization
-    if caller.db_role:
+    if caller.db_role or OPERATIONS[name].need is Need.READ:
         await run_in_threadpool(decision.require_named, caller, name, title)
     else:
         require_role(caller, OPERATIONS[name].least)

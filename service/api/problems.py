@@ -31,6 +31,7 @@ _STATUS = {
     "sink.exists": 409,
     "sink.not_found": 404,
     "view.not_live": 409,
+    "view.rights_revoked": 409,
     "view.not_paused": 409,
     "view.paused": 409,
     "view.busy": 409,

@@ -34,7 +34,7 @@ from service.sinks.sink_workers import shown_positions
 from service.views.groups import group_of
 from service.views.lifecycle import READABLE, DesiredState
 from service.views.requested_changes import table_of
-from service.views.view_lookup import find_view, view_not_found
+from service.views.view_lookup import find_view, require_readable, view_not_found
 
 READ_TIMEOUT_S = 30.0
 _GONE = ("sink.table_missing", "sink.table_changed", "sink.no_progress")
@@ -104,7 +104,8 @@ class Reading:
 
         role: whose rights count in the database, "" for the service's own. reads_tables: without a
         role, allow tables besides maintained views.
-        SqlError; TidemarkError query.not_allowed, query.two_databases, query.feed_not_kept.
+        SqlError; TidemarkError query.not_allowed, query.two_databases, query.feed_not_kept,
+        view.rights_revoked.
         """
         self._control.ensure()
         rows = self._control.list_views()
@@ -120,6 +121,8 @@ class Reading:
                 refusals.append(error)
                 continue
             views = [r for r in rows if _tables(r) & set(found.relations)]
+            for row in views:
+                require_readable(row)
             return dsn, found, [path_name(r.schema, r.name) for r in views]
         raise self._explained(body.query, rows, refusals)
 

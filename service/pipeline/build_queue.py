@@ -18,6 +18,7 @@ from service.pipeline.postponed_builds import PostponedBuilds
 from service.pipeline.reconciler import CatalogReconciler
 from service.pipeline.sink_rewind import SinkRewind
 from service.pipeline.sink_watch import SinkWatch
+from service.pipeline.view_rights import ViewRights
 from service.runtime.log import log
 from service.runtime.runtime import Runtime
 from service.views.wait_reasons import WAITS_S, Waiting, waits_for
@@ -43,6 +44,7 @@ class BuildQueue:
         start: BuildStart,
         waiting: Waiting,
         postponed: PostponedBuilds,
+        rights: ViewRights,
         sink_watch: SinkWatch,
         runtime: Runtime,
     ) -> None:
@@ -54,6 +56,7 @@ class BuildQueue:
         self._start = start
         self._waiting = waiting
         self._postponed = postponed
+        self._rights = rights
         self._sink_watch = sink_watch
         self._runtime = runtime
         self._tried = ""
@@ -82,6 +85,7 @@ class BuildQueue:
         self._start.retain({row.identity for row in rows})
         self._postponed.retain({row.identity for row in self._reconciler.rows})
         rows = rows if is_lagging else [row for row in rows if not self._is_postponed(row)]
+        rows = [row for row in rows if not self._rights.withholds(row)]
         # A view that cannot begin must not block the others for ever.
         tried = next((i for i, row in enumerate(rows) if row.identity == self._tried), -1) + 1
         for row in [*rows[tried:], *rows[:tried]]:

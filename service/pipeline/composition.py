@@ -52,6 +52,7 @@ from service.pipeline.view_failures import Failures
 from service.pipeline.view_handovers import ViewHandovers
 from service.pipeline.view_life import ViewLife
 from service.pipeline.view_replacement import ViewReplacement
+from service.pipeline.view_rights import ViewRights
 from service.runtime import kernels
 from service.runtime.error_reports import Reports
 from service.runtime.log import log
@@ -247,6 +248,15 @@ class _Composition:
 
     def _compose_builds(self) -> None:
         self._waiting = Waiting(self._reconciler.report_waiting, self._runtime)
+        self._rights = ViewRights(
+            reconciler=self._reconciler,
+            failures=self._failures,
+            subscriptions=self._subscriptions,
+            waiting=self._waiting,
+            control=self._factory.control(),
+            factory=self._factory,
+            runtime=self._runtime,
+        )
         self._start = BuildStart(
             engine=self._engine,
             epochs=self._epochs,
@@ -274,6 +284,7 @@ class _Composition:
             start=self._start,
             waiting=self._waiting,
             postponed=self._postponed,
+            rights=self._rights,
             sink_watch=self._sink_watch,
             runtime=self._runtime,
         )
@@ -342,6 +353,7 @@ class _Composition:
             handovers=self._handovers,
             waiting=self._waiting,
             sink_watch=self._sink_watch,
+            rights=self._rights,
             group=self._settings.group,
         )
 

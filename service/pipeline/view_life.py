@@ -23,6 +23,7 @@ from service.pipeline.view_drops import ViewDrops
 from service.pipeline.view_failures import Failures
 from service.pipeline.view_handovers import ViewHandovers
 from service.pipeline.view_replacement import ViewReplacement
+from service.pipeline.view_rights import ViewRights
 from service.runtime.log import log
 from service.runtime.settings import DEFAULT_GROUP
 from service.sinks.sink_workers import SinkWorkers
@@ -58,6 +59,7 @@ class ViewLife:
         handovers: ViewHandovers,
         waiting: Waiting,
         sink_watch: SinkWatch,
+        rights: ViewRights,
         group: str,
     ) -> None:
         self._engine = engine
@@ -78,6 +80,7 @@ class ViewLife:
         self._handovers = handovers
         self._waiting = waiting
         self._sink_watch = sink_watch
+        self._rights = rights
         self._group = group
         self._renaming: set[str] = set()
         self.is_unused = False
@@ -103,6 +106,7 @@ class ViewLife:
             self._drops.drop(row)
         self._change()
         if not self._is_sink_elsewhere:
+            self._rights.reconcile()
             self._reconciler.rebuild_outdated()
         self._handovers.reconcile(is_blocked=self._is_sink_elsewhere)
         self._queue.start_next(self._renaming)

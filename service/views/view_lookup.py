@@ -6,6 +6,8 @@ from connectors.postgres.catalog.catalog import Control, ViewRow
 from dataflow.errors import TidemarkError
 from service.runtime.view_names import parse_name
 
+RIGHTS_REVOKED = "view.rights_revoked"
+
 
 def find_view(control: Control, name: str) -> ViewRow:
     """Return the catalog row of a view. TidemarkError view.not_found."""
@@ -14,6 +16,23 @@ def find_view(control: Control, name: str) -> ViewRow:
     if row is None:
         raise view_not_found(schema, plain)
     return row
+
+
+def rights_revoked(row: ViewRow) -> TidemarkError:
+    """Return the error for a view whose rows are withheld (service/pipeline/view_rights.py)."""
+    why = row.withheld or {}
+    return TidemarkError(
+        RIGHTS_REVOKED,
+        f'the owner of view "{row.title}" may not read any more what it reads',
+        detail=why.get("detail") or "",
+        hint=why.get("hint") or "",
+    )
+
+
+def require_readable(row: ViewRow) -> None:
+    """Require that a view's rows may be read at all. TidemarkError view.rights_revoked."""
+    if row.withheld is not None:
+        raise rights_revoked(row)
 
 
 def view_not_found(schema: str, name: str) -> TidemarkError:

@@ -38,7 +38,8 @@ class ViewRow:
     """A row of tidemark.views. identity is new for each creation and names the view's state.
 
     change: the requested change beside `desired` (service/views/requested_changes.py); replacing:
-    its progress. created_by: the owner's name now (schema/stored_roles.py).
+    its progress. created_by: the owner's name now (schema/stored_roles.py). withheld: why nobody
+    may read its rows (withheld_rows.py).
     """
 
     schema: str
@@ -67,6 +68,8 @@ class ViewRow:
     version: int = 0
     change: Mapping[str, Any] | None = None
     replacing: Mapping[str, Any] | None = None
+    rights: str | None = None
+    withheld: Mapping[str, Any] | None = None
 
     @property
     def title(self) -> str:
@@ -109,7 +112,7 @@ class SourceRow:
 
 _JSON = {
     *("options", "progress", "key", "fields", "plan", "warnings", "positions", "facts"),
-    *("relations", "change", "replacing"),
+    *("relations", "change", "replacing", "withheld"),
 }
 _BY_DATABASE = {"created_by", "created_at", "updated_at"}
 _VIEW_COLUMNS = tuple(f.name for f in fields(ViewRow))
@@ -347,6 +350,15 @@ class Control:
     def rows(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Run one statement, commit, and return its rows. For tables with a module of their own."""
         return self._query(sql, *parameters)
+
+    def transact(self, act: Callable[[Any], T]) -> T:
+        """Return what `act` returns with a cursor of one transaction; it may be called again."""
+
+        def run(session: Connection) -> T:
+            with session, session.cursor() as cursor:
+                return act(cursor)
+
+        return self._in_session(run)
 
     # --- notifications ---------------------------------------------------------------------
 
