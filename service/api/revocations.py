@@ -2,7 +2,7 @@
 
 A token is revoked, expires, or (for a service without tokens) the first one is created: a stream
 is disconnected and a call that waits is refused, within CACHE_S + PAUSE_S in every process.
-Invariant: tokens are told apart by their ids. One that gets the name of a revoked one continues
+Invariant: tokens are compared by their ids: one that gets the name of a revoked one continues
 nothing. Runs in the event loop; one task asks for all calls of a process.
 """
 

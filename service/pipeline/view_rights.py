@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from connectors.postgres.analysis.rights_digest import Subjects, read_digests
-from connectors.postgres.catalog import withheld_rows
+from connectors.postgres.catalog import source_readers, withheld_rows
 from connectors.postgres.catalog.catalog import Control, ViewRow
 from connectors.postgres.schema.stored_roles import DROPPED
 from connectors.postgres.session.session import Session
@@ -40,7 +40,7 @@ AGAIN_S = 60.0
 UNDECIDED_S = 5.0
 _LOST = (
     *("source.privilege", "source.row_security", "source.role", "source.role_missing"),
-    "sink.privilege",
+    *("source.no_grant", "sink.privilege"),
 )
 
 
@@ -189,11 +189,11 @@ class ViewRights:
 
     def _read_digests(self, rows: list[ViewRow]) -> dict[str, str]:
         queries = {r.identity: self._subjects.get(r.identity, Subjects(frozenset())) for r in rows}
+        granted = source_readers.digest(self._control)
         found = read_digests(lambda sql, *given: self._source.rows(sql, given), queries)
-        if self._factory.is_sink_apart:
-            there = read_digests(self._control.rows, queries)
-            found = {identity: f"{digest}{there[identity]}" for identity, digest in found.items()}
-        return found
+        apart = self._factory.is_sink_apart
+        there = read_digests(self._control.rows, queries) if apart else {}
+        return {i: f"{digest} {there.get(i, '')} {granted}" for i, digest in found.items()}
 
     def _forget(self, identities: set[str]) -> None:
         for known in (self._subjects, self._undecided, self._checked_at, self._stopped):

@@ -204,7 +204,7 @@ class Operations:
     def _grant_source(self, request: Request) -> Poll:
         body = parsed(GrantedSource, request.arguments)
         self.owned.note(request, None)
-        self._sources.grant(*body.subject, body.role, of_session(request.requester))
+        self._sources.grant(*body.subject, body.role, of_session(request))
         return lambda _: Outcome(f'"{body.name}" is granted to "{body.role}"')
 
     def _revoke_source(self, request: Request) -> Poll:
@@ -212,7 +212,7 @@ class Operations:
         is_repeated = request.status == "running"
         self.owned.note(request, None)
         try:
-            self._sources.revoke(*body.subject, body.role, of_session(request.requester))
+            self._sources.revoke(*body.subject, body.role, of_session(request))
         except TidemarkError as error:
             # The process that began the request may have taken it back before it was killed.
             if not (is_repeated and error.code == "source.grant_missing"):

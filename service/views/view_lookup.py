@@ -6,8 +6,6 @@ from connectors.postgres.catalog.catalog import Control, ViewRow
 from dataflow.errors import TidemarkError
 from service.runtime.view_names import parse_name
 
-RIGHTS_REVOKED = "view.rights_revoked"
-
 
 def find_view(control: Control, name: str) -> ViewRow:
     """Return the catalog row of a view. TidemarkError view.not_found."""
@@ -22,7 +20,7 @@ def rights_revoked(row: ViewRow) -> TidemarkError:
     """Return the error for a view whose rows are withheld (service/pipeline/view_rights.py)."""
     why = row.withheld or {}
     return TidemarkError(
-        RIGHTS_REVOKED,
+        "view.rights_revoked",
         f'the owner of view "{row.title}" may not read any more what it reads',
         detail=why.get("detail") or "",
         hint=why.get("hint") or "",

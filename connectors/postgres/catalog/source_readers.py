@@ -59,6 +59,12 @@ SELECT r.source, r.relation, CASE WHEN r.grantee = 0::oid THEN %s ELSE g.rolname
 FROM tidemark.source_readers AS r LEFT JOIN pg_roles AS g ON g.oid = r.grantee
 WHERE r.grantee = 0::oid OR g.oid IS NOT NULL ORDER BY 1, 2, 3
 """
+_DIGEST = """
+SELECT md5(string_agg(part, ',' ORDER BY part)) FROM (
+    SELECT concat_ws(' ', 'grant', source, relation, grantee::oid) FROM tidemark.source_readers
+    UNION ALL SELECT concat_ws(' ', 'source', name, declared_by::oid) FROM tidemark.sources
+) AS parts (part)
+"""
 _DECLARERS = """
 SELECT s.name, r.rolname FROM tidemark.sources AS s JOIN pg_roles AS r ON r.oid = s.declared_by
 """
@@ -143,6 +149,11 @@ def revoke(control: Control, source: str, relation: str, role: str) -> bool:
 def grants(control: Control) -> list[SourceGrant]:
     """Return all grants to roles that exist, by source, relation and role."""
     return [SourceGrant(*facts) for facts in control.rows(_GRANTS, PUBLIC)]
+
+
+def digest(control: Control) -> str:
+    """Return a digest of all grants and declarers, to learn that one has changed."""
+    return control.rows(_DIGEST)[0][0] or ""
 
 
 def declarers(control: Control) -> dict[str, str]:
