@@ -94,13 +94,17 @@ class Client:
         secret.*; TemporaryError clickhouse.unreachable, clickhouse.unavailable, host.unknown.
         """
         meter = self._meter if has_limit else Meter(_bounds(_WHOLE_TABLE))
-        parts = self._content(relation, f"{sql} FORMAT JSONEachRow", meter)
+        parts = self._content(
+            relation, f"{sql} FORMAT JSONEachRow", meter, is_endless=not has_limit
+        )
         try:
             yield from filter(None, lines(parts, meter))
         except OverLimitError as error:
             raise _too_large(relation, self._server, error) from None
 
-    def _content(self, relation: QueryRelation, sql: str, meter: Meter) -> Iterator[bytes]:
+    def _content(
+        self, relation: QueryRelation, sql: str, meter: Meter, *, is_endless: bool = False
+    ) -> Iterator[bytes]:
         server = self._server
         query = {**server.settings, **_SETTINGS}
         if server.database:
@@ -110,7 +114,7 @@ class Client:
             with self._client.ask("POST", url, content=sql.encode(), meter=meter) as answer:
                 if answer.status != _OK:
                     raise _failure(relation, answer)
-                if meter is not self._meter:
+                if is_endless:
                     # Of a whole table, which takes as long as it takes.
                     answer.wait_at_most(server.timeout_s)
                 yield from answer.blocks()

@@ -17,6 +17,7 @@ from connectors.clickhouse.column_types import ColumnType, expression, literal
 from connectors.clickhouse.options import ClickHouseOptions, QueryRelation, quoted, read_options
 from connectors.feed_source import REJECTED_KINDS, DeclaredRelation
 from connectors.formats.declared import declare_columns
+from connectors.outside.texts import clean
 from connectors.polled.contents import Fetched
 from connectors.polled.cursor import CHUNK_ROWS, Below, Window
 from connectors.polled.rows import RowReader, declared_relation
@@ -107,7 +108,7 @@ class _Query:
         if not is_fit:
             what = f'column "{name}" of relation "{self.relation.name}" cannot be its cursor'
             hint = "use an integer, a date or a time, and declare it as discover proposes"
-            raise SourceError("clickhouse.cursor", what, detail=type.name, hint=hint)
+            raise SourceError("clickhouse.cursor", what, detail=clean(type.name), hint=hint)
         return quoted(name), type
 
     def count_and_newest(self) -> str:
@@ -275,4 +276,4 @@ def _readable(relation: QueryRelation, name: str, type: ColumnType) -> ColumnTyp
         return type
     what = f'column "{name}" of relation "{relation.name}" has a type that cannot be read'
     hint = "leave the column out, or finalize or cast it in a query"
-    raise SourceError("clickhouse.type", what, detail=type.name, hint=hint)
+    raise SourceError("clickhouse.type", what, detail=clean(type.name), hint=hint)

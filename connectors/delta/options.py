@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from connectors.lake.location import PAGE, Location, max_delay_s
+from connectors.lake.location import PAGE, S3, Location, max_delay_s
 from connectors.option_reader import OptionReader
 from connectors.sink import SinkTable
 
 MAX_DELAY_S = 10.0
+# Of a file of rows, which the client reads by column and group of rows.
+FILE_BYTES = 2 << 30
 Mode = Literal["changes", "rows"]
 _KEYS = {
     "access_key": "AWS_ACCESS_KEY_ID",
@@ -78,13 +80,14 @@ def client_options(location: Location) -> dict[str, str]:
     found = {
         "AWS_REGION": bucket.region,
         "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": str(bucket.is_virtual_host).lower(),
-        "AWS_ALLOW_HTTP": str(bucket.endpoint.startswith("http://")).lower(),
+        "AWS_ALLOW_HTTP": str(bucket.server().scheme == "http").lower(),
+        "proxy_url": bucket.proxy(location.path.removeprefix(S3).partition("/")[0], FILE_BYTES),
         "aws_conditional_put": "etag",
         "timeout": "30s",
         "connect_timeout": "5s",
     }
     if bucket.endpoint:
-        found["AWS_ENDPOINT_URL"] = bucket.endpoint
+        found["AWS_ENDPOINT_URL"] = str(bucket.server())
     if not bucket.access_key:
         return {**found, "AWS_SKIP_SIGNATURE": "true"}
     keys = {_KEYS[name]: location.secret(name) for name in _KEYS}

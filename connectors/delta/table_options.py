@@ -60,7 +60,7 @@ class TableOptions:
     def check(self, path: str = "") -> None:
         """Refuse what must not be read. SourceError path.forbidden, host.forbidden."""
         if self.location.is_bucket:
-            netguard.check_url(self.location.bucket.endpoint or "https://s3.amazonaws.com")
+            self.location.check()
         else:
             netguard.check_path(f"{self.location.path}/{path}")
 

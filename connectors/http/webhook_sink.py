@@ -143,8 +143,8 @@ class WebhookSink:
             error = RetryLaterError(
                 "webhook.unavailable", f"{named} cannot take it now", detail=detail
             )
-            named = answer.headers.get("retry-after", "")
-            error.retry_after_s = retry_after_s(named, MAX_RETRY_AFTER_S, clock.wall_ns() / 1e9)
+            header, now_s = answer.headers.get("retry-after", ""), clock.wall_ns() / 1e9
+            error.retry_after_s = retry_after_s(header, MAX_RETRY_AFTER_S, now_s)
             raise error
         is_content = 400 <= status < 500 and status not in _NOT_THE_MESSAGE
         if is_content and self._options.on_refused == SKIP:

@@ -19,6 +19,7 @@ from connectors.option_reader import OptionReader
 from connectors.outside.address import AddressError, parse_folder, parse_object_url
 from connectors.outside.texts import clean
 from connectors.sink import SinkTable
+from connectors.url_options import read_url
 from dataflow.errors import TemporaryError
 
 S3 = "s3://"
@@ -58,8 +59,7 @@ class Location:
     def check(self) -> None:
         """Refuse what must not be written to. SourceError path.forbidden, host.forbidden."""
         if self.is_bucket:
-            netguard.check_url(self.bucket.endpoint or "https://s3.amazonaws.com")
-            netguard.check_certificate(self.bucket.ca_file)
+            self.bucket.check(self.path.removeprefix(S3).partition("/")[0])
         else:
             netguard.check_sink_path(self.path)
 
@@ -101,8 +101,7 @@ def bucket_options(reader: OptionReader) -> BucketOptions:
     if not _REGION.fullmatch(region):
         raise reader.refused("region", "is not a valid region name", detail=region)
     endpoint = reader.take("endpoint", str, "")
-    if endpoint and not endpoint.startswith(("http://", "https://")):
-        raise reader.refused("endpoint", "must be a URL", detail=endpoint)
+    endpoint = read_url(reader, "endpoint", endpoint.rstrip("/")) if endpoint else ""
     keys = {name: reader.take(name, str, "") for name in ("access_key", "secret_key")}
     keys["session_token"] = reader.take("session_token", str, "")
     for name, value in keys.items():

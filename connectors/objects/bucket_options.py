@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from connectors import netguard, secrets
 from connectors.extras import extra_required
+from connectors.outside.address import AddressError, Url, parse_url
+from connectors.outside.relay import ANSWER_BYTES, proxy_for
 from dataflow.errors import SourceError
 
 if TYPE_CHECKING:
@@ -38,6 +40,34 @@ class BucketOptions:
     is_virtual_host: bool = False
     ca_file: str = ""
 
+    def server(self) -> Url:
+        """Return the address of the service, plain. SourceError host.forbidden."""
+        text = self.endpoint or f"https://s3.{self.region}.amazonaws.com"
+        try:
+            return parse_url(text.rstrip("/"))
+        except AddressError as error:
+            what = f'option "endpoint" {error}'
+            hint = "http://host:port or https://host"
+            raise SourceError("source.bad_option", what, hint=hint, option="endpoint") from None
+
+    def check(self, bucket: str) -> None:
+        """Refuse what must not be reached or read. SourceError host.forbidden, path.forbidden,
+        source.bad_option; TemporaryError host.unknown.
+        """
+        server = self.server()
+        host = f"{bucket}.{server.host}" if self.is_virtual_host else server.host
+        netguard.check_host(host, server.port)
+        netguard.check_certificate(self.ca_file)
+
+    def proxy(self, bucket: str, answer_bytes: int = ANSWER_BYTES) -> str:
+        """Return the proxy that leads to this service alone: its client follows redirects.
+
+        answer_bytes: of the largest answer.
+        """
+        server = self.server()
+        names = f"{bucket}.{server.host}" if self.endpoint else "*.amazonaws.com"
+        return proxy_for(server, names, answer_bytes)
+
 
 def open_store(bucket: str, options: BucketOptions) -> S3Store:
     """Return the client of a bucket. SourceError host.forbidden, path.forbidden, secret.missing;
@@ -50,15 +80,15 @@ def open_store(bucket: str, options: BucketOptions) -> S3Store:
         "secret_access_key": options.secret_key,
         "session_token": options.session_token,
     }
-    host = options.endpoint or f"https://s3.{options.region}.amazonaws.com"
-    netguard.check_url(host.replace("://", f"://{bucket}.") if options.is_virtual_host else host)
-    netguard.check_certificate(options.ca_file)
+    options.check(bucket)
     settings: dict[str, Any] = {name: secrets.resolve(text) for name, text in keys.items() if text}
     if not settings:
         settings["skip_signature"] = True
+    server = options.server()
     if options.endpoint:
-        settings["endpoint"] = options.endpoint
-    client: dict[str, Any] = {"allow_http": options.endpoint.startswith("http://"), **_TIMEOUTS}
+        settings["endpoint"] = str(server)
+    client: dict[str, Any] = {"allow_http": server.scheme == "http", **_TIMEOUTS}
+    client["proxy_url"] = options.proxy(bucket)
     if options.ca_file:
         client["root_certificate"] = _certificate(options.ca_file)
     settings |= {"region": options.region, "retry_config": _RETRIES, "client_options": client}

@@ -196,7 +196,7 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"path": "s3://a b/x"}, "valid bucket"),
     ({"path": "/x", "endpoint": "http://a"}, "options of a bucket"),
     ({"path": "s3://bucket/x", "access_key": "${env:SECRET_A}"}, "require each other"),
-    ({"path": "s3://bucket/x", "endpoint": "a:9000"}, "must be a URL"),
+    ({"path": "s3://bucket/x", "endpoint": "a:9000"}, "must be http://"),
     ({"path": "/x", "partition_by": ["colour"]}, "no column"),
     ({"path": "/x", "partition_by": ["x"]}, "bytes or floats"),
     ({"path": "/x", "partition_by": ["id", "id"]}, "twice"),
