@@ -117,6 +117,15 @@ def _of_clickhouse(asked: Asked) -> bytes:
     return answer(body=b'{"version":"25.1.1.1"}\n' if "version" in asked.target else b"")
 
 
+def _of_bucket(asked: Asked) -> bytes:
+    body = (
+        b"<DeleteResult><Deleted><Key>x</Key></Deleted></DeleteResult>"
+        if asked.method == "POST"
+        else _LIST
+    )
+    return answer(200, body, "application/xml", [("ETag", '"1"')])
+
+
 _ROWS = answer(body=b'[{"id": 1}]')
 WAYS: dict[str, Way] = {
     "http discover": Way(_http({}), lambda _: _ROWS),
@@ -131,12 +140,8 @@ WAYS: dict[str, Way] = {
     "registry": Way(_registry, lambda _: answer(body=b'{"schema": "\\"int\\""}')),
     "events": Way(_stream("http"), lambda _: answer(200, b"data: 1\n\n", "text/event-stream")),
     "websocket": Way(_stream("ws"), _accepted),
-    "bucket": Way(_bucket, lambda _: answer(200, _LIST, "application/xml"), is_bounded=False),
-    "parquet sink": Way(
-        _parquet_sink,
-        lambda _: answer(200, _LIST, "application/xml", [("ETag", '"1"')]),
-        is_bounded=False,
-    ),
+    "bucket": Way(_bucket, _of_bucket, is_bounded=False),
+    "parquet sink": Way(_parquet_sink, _of_bucket, is_bounded=False),
     "delta sink": Way(_delta_sink, lambda _: answer(404), is_bounded=False),
 }
 IN_PYTHON = [name for name, way in WAYS.items() if way.is_bounded]

@@ -29,7 +29,7 @@ UNPROVOKED: dict[str, tuple[str, ...]] = {
     "a server would have to be of another kind, or broken": (
         *("batch.no_iceberg", "kafka.start_failed", "kafka.topic_failed", "mongodb.login"),
         *("mongodb.event_too_large", "mongodb.unknown_event", "mysql.snapshot_mismatch"),
-        *("mysql.unknown_column", "postgres.start_failed", "sink.unsafe_storage"),
+        *("mysql.unknown_column", "postgres.start_failed"),
         *("source.bucket_denied", "source.version", "spark.failed", "spark.local_state"),
         *("spark.lost", "spark.start_failed", "sql.failed"),
     ),

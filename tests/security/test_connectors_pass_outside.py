@@ -1,0 +1,138 @@
+"""Oracle: docs/contributing/CONNECTORS.md: every connector passes `connectors/outside`. The syntax
+trees say which does something by itself; each exception stands here with its reason."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from connectors.outside.guarded import Guarded
+from service.factory.sink_types import MODULES, sink_connector
+from service.ingest.declared_sources import TYPES, connector
+
+ROOT = Path(__file__).parents[2]
+OUTSIDE = ROOT / "connectors" / "outside"
+# What is only in `connectors/outside`: clients, sockets, TLS, readers of URLs, unpackers.
+ALONE = (
+    *("httpx", "httpcore", "http.client", "http.server", "requests", "urllib3", "aiohttp"),
+    *("urllib.request", "urllib.parse.urlsplit", "urllib.parse.urlparse", "urllib.parse.urljoin"),
+    *("socket", "ssl", "socketserver", "asyncio", "ftplib", "smtplib", "websockets", "obstore"),
+    *("gzip", "zlib", "bz2", "lzma", "zipfile", "tarfile", "zstandard", "xml", "lxml"),
+)
+# What may be made elsewhere only where the address was checked before.
+MADE = ("S3Store", "DeltaTable", "MongoClient")
+EXCEPTIONS: dict[str, dict[str, str]] = {
+    "files/bucket.py": {"obstore": "objects of a store that bucket_options has opened"},
+    "files/stream.py": {
+        "gzip": "packed files, within the bounds of BoundedFile",
+        "zlib": "its exceptions",
+    },
+    "files/xml_records.py": {"xml": "expat, element by element, within limits of its own"},
+    "iceberg/options.py": {"urllib.parse.urlsplit": "the DSN of a catalog, no URL of HTTP"},
+    "loopback.py": {"socket": "a free port of this machine, for servers that we start"},
+    "mysql/log.py": {
+        "socket": "the exceptions of its client",
+        "zlib": "checksums, and events that the server has packed",
+    },
+    "mysql/options.py": {"ssl": "the exceptions of its client"},
+    "mysql/server.py": {"socket": "ends the sockets of its client"},
+    "mysql/sink_session.py": {"socket": "ends the sockets of its client"},
+    "netguard.py": {"socket": "it is what resolves and checks"},
+    "objects/bucket_options.py": {
+        "obstore": "opens buckets, behind the relay",
+        "S3Store()": "with the address that was checked, and the relay as its proxy",
+    },
+    "objects/object_storage.py": {"obstore": "buckets of the operator's own settings"},
+    "objects/option_bucket.py": {"obstore": "the type of what bucket_options has opened"},
+    "postgres/catalog/requests.py": {"socket": "wakes a thread of this process"},
+    "postgres/replication/stream.py": {"socket": "the operator's own database"},
+    "postgres/session/liveness_watchdog.py": {"socket": "the operator's own database"},
+    "python/function.py": {"asyncio": "users' functions may be coroutines"},
+    "spark/batch/view_run.py": {"zlib": "notes that this program has packed"},
+    "spark/maintained/tasks.py": {"socket": "the name of this machine"},
+    "spark/session.py": {"zipfile": "packs our own code for executors"},
+    "stream/websocket.py": {"websockets": "the protocol, over a socket of outside/sockets.py"},
+    "delta/delta_sink.py": {"DeltaTable()": "behind the relay"},
+    "delta/table_log.py": {"DeltaTable()": "behind the relay"},
+    "mongodb/source.py": {"MongoClient()": "with the addresses that were checked"},
+}
+
+
+def product_files() -> Iterator[Path]:
+    for path in sorted((ROOT / "connectors").rglob("*.py")):
+        if OUTSIDE not in path.parents:
+            yield path
+
+
+def uses_of(text: str) -> Iterator[tuple[int, str]]:
+    """(line, which of ALONE and MADE) of a file."""
+    for node in ast.walk(ast.parse(text)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            called = ast.unparse(node.func).split(".")[-1]
+            names = [f"{called}()"] if called in MADE else []
+        for name in names:
+            for own in (*ALONE, *(f"{made}()" for made in MADE)):
+                if f"{name}.".startswith(f"{own}."):
+                    yield getattr(node, "lineno", 0), own
+
+
+def test_no_connector_has_a_way_out_of_its_own() -> None:
+    faults, met = [], set()
+    for path in product_files():
+        name = path.relative_to(ROOT / "connectors").as_posix()
+        for line, used in uses_of(path.read_text()):
+            met.add((name, used))
+            if used not in EXCEPTIONS.get(name, {}):
+                faults.append(f"connectors/{name}:{line}: {used}: pass connectors/outside")
+    listed = {(name, used) for name, own in EXCEPTIONS.items() for used in own}
+    faults += [f"connectors/{name}: uses no {used} any more" for name, used in sorted(listed - met)]
+    assert not faults, "\n" + "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import httpx",
+        "from urllib.parse import urlsplit",
+        "import urllib.request as x",
+        "def f():\n    import ssl",
+        "from http.client import HTTPConnection",
+        "x = obstore.store.S3Store('b')",
+        "import xml.etree.ElementTree",
+    ],
+)
+def test_a_way_out_is_found(text: str) -> None:
+    assert list(uses_of(text))
+
+
+def test_what_is_not_one_is_not_found() -> None:
+    for text in (
+        "from urllib.parse import quote",
+        "import httpish",
+        "from connectors.http import x",
+    ):
+        assert not list(uses_of(text))
+
+
+def test_the_service_reaches_connectors_through_the_boundary() -> None:
+    for name in TYPES:
+        # The clock is the only source that nobody else writes.
+        assert isinstance(connector(name), Guarded) == (name != "clock"), name
+    for name in MODULES:
+        assert isinstance(sink_connector(name), Guarded), name
+    faults = []
+    for path in sorted((ROOT / "service").rglob("*.py")):
+        text = path.read_text()
+        if "import_module(" in text and path.name not in (
+            *("declared_sources.py", "sink_types.py", "option_schemas.py", "kernels.py"),
+        ):
+            faults.append(path.name)
+    assert not faults
