@@ -13,6 +13,8 @@ import tempfile
 import zlib
 from typing import IO, Any
 
+from storage.reserve import TEMPORARY
+
 BLOCK_BYTES = 2 << 20
 # A compressed Parquet file is decompressed into memory up to this size, and onto disk above.
 SPOOL_BYTES = 32 << 20
@@ -89,6 +91,7 @@ class ByteStream:
             return self.file
         spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115
         while block := self.read():
+            TEMPORARY.take(len(block))
             spool.write(block)
         spool.seek(0)
         return spool

@@ -18,6 +18,7 @@ from connectors.mysql.positions import Gtid, LogPosition
 from connectors.mysql.row_kernels import walk
 from connectors.mysql.shapes import Shape
 from dataflow.schema import RelationName
+from storage.reserve import TEMPORARY
 
 INSERT, UPDATE, DELETE, TRUNCATE = "insert", "update", "delete", "truncate"
 
@@ -118,6 +119,7 @@ class Transaction:
 
     def _store(self, event: RowEvent) -> None:
         assert self._file is not None
+        TEMPORARY.take(len(event.images))
         self._file.write(event.images)
         self._sizes.append(len(event.images))
         self._events.append(RowEvent(event.relation, event.kind, event.rows, b"", event.count))

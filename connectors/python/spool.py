@@ -16,6 +16,7 @@ from connectors.python.conditions import Requirement
 from connectors.python.encode import BadValue, Encoder, encoder_of, lines
 from connectors.python.rows import Batch, bad_row
 from dataflow.errors import TidemarkError
+from storage.reserve import TEMPORARY
 
 MEMORY_BYTES = 32 << 20
 
@@ -41,6 +42,7 @@ class Spool:
 
     def add(self, part: bytes, n: int) -> None:
         """Append n more lines."""
+        TEMPORARY.take(len(part))
         self.file.write(part)
         self._digest.update(part)
         self.n += n

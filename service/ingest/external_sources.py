@@ -27,7 +27,7 @@ from connectors.feed_source import (
     selective,
 )
 from connectors.source import MAIN_SOURCE, SourceBatch
-from dataflow.errors import TidemarkError, described
+from dataflow.errors import SourceError, TemporaryError, TidemarkError, described
 from dataflow.schema import VIEW_SOURCE, Relation, RelationName
 from service.engine.column_requirements import Read
 from service.engine.positions import Positions
@@ -57,6 +57,13 @@ STOPPED_S = 30.0
 JITTER = (0.75, 1.25)
 # At a start, all sources together have so long to tell whether they can be read again.
 CHECK_S = 10.0
+# More of a source's malformed records are not stored before someone has looked at them.
+REJECTED_BYTES = 1 << 30
+_DISK_SHORT = TemporaryError(
+    "state.disk_full",
+    "only the reserve of the state's disk is left",
+    hint="free space on the disk of the state directory: external sources are read on then",
+)
 # A malformed record stops its source if its options say so; the views stay unchanged.
 STOPPING = frozenset({"source.bad_record"})
 
@@ -113,6 +120,8 @@ class _OpenSource:
     # Counted by earlier feeds.
     skipped: int = 0
     gaps: int = 0
+    # Of its dead letters since it was declared or retried.
+    rejected_bytes: int = 0
 
     def refresh(self) -> ExternalStatus:
         """Return the status, with the feed's current figures."""
@@ -137,6 +146,7 @@ class ExternalSources:
     make: returns a declared source by name. on_ready: called from any thread when something may
     have arrived. plan: tells a feed what it need not deliver, before it is polled. ranges: the
     engine's reader of ranges, if it has one. requirements: what is needed of selective sources.
+    is_disk_short: tells that only the reserve of the state's disk is left.
     """
 
     def __init__(
@@ -148,9 +158,11 @@ class ExternalSources:
         plan: Callable[[str, SourceFeed], None] | None = None,
         ranges: RangeReader | None = None,
         requirements: SourceRequirements | None = None,
+        is_disk_short: Callable[[], bool] = lambda: False,
         runtime: Runtime = RUNTIME,
     ) -> None:
         self._runtime = runtime
+        self._is_disk_short = is_disk_short
         self._requirements = requirements
         self._plan = plan
         self._ranges = ranges
@@ -244,6 +256,7 @@ class ExternalSources:
             opened.source = self._make(name)
             opened.outage.begin_again()
             opened.retry_at = 0.0
+            opened.rejected_bytes = 0
         self.require()
 
     def release_unread(self, declared: Iterable[str] = ()) -> None:
@@ -301,6 +314,11 @@ class ExternalSources:
         names = [
             name for name in self._sources if (not until or name in until) and name not in self.held
         ]
+        if names and self._is_disk_short():
+            # What others send may not fill it: the database's changes need the space that is left.
+            for name in names:
+                self._sources[name].outage.held_back(_DISK_SHORT)
+            return None
         for step in range(len(names)):
             name = names[(self._turn + step) % len(names)]
             rows = 1 if name in singly else max_rows
@@ -359,7 +377,14 @@ class ExternalSources:
             opened.status.gaps = gaps
             log.warning("source.gap", source=name, gaps=gaps)
         opened.status.rows += batch.rows
-        opened.status.rejected += 0 if batch.rejected is None else len(batch.rejected)
+        if batch.rejected is not None:
+            opened.status.rejected += len(batch.rejected)
+            opened.rejected_bytes += batch.rejected.nbytes()
+            if opened.rejected_bytes > REJECTED_BYTES:
+                opened.close()
+                opened.outage.failed(_too_many_rejected(name))
+                # Until someone requests it.
+                opened.retry_at = float("inf")
         return batch
 
     def _reopen(self, opened: _OpenSource) -> bool:
@@ -408,6 +433,15 @@ class ExternalSources:
         draw = self._runtime.draw
         backoff = Backoff(*RETRY_S, jitter=JITTER, draw=draw)
         return Outage("source", name, backoff, lambda: STOPPED_S * draw(*JITTER))
+
+
+def _too_many_rejected(name: str) -> SourceError:
+    return SourceError(
+        "source.too_many_rejected",
+        f'source "{name}" has sent too many malformed records',
+        detail=f"more than {REJECTED_BYTES >> 20} MB of dead letters were stored",
+        hint="see its dead letters; drop or retry them, then retry the source",
+    )
 
 
 def _check(source: FeedSource) -> None:

@@ -5,7 +5,7 @@ Each child has a process, and its view's rows in memory: only a few work at once
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from connectors.postgres.catalog.catalog import ViewRow
 from dataflow.errors import TemporaryError, TidemarkError
@@ -30,6 +30,13 @@ MAX_CHILDREN = 4
 MAX_SILENT, SILENT_S = 4, 60.0
 
 
+_DISK_SHORT = TemporaryError(
+    "state.disk_full",
+    "only the reserve of the state's disk is left",
+    hint="free space on the disk of the state directory: the build begins then",
+)
+
+
 class BuildQueue:
     """Used by the pipeline's thread. _tried: the view that was started last."""
 
@@ -46,6 +53,7 @@ class BuildQueue:
         postponed: PostponedBuilds,
         rights: ViewRights,
         sink_watch: SinkWatch,
+        is_disk_short: Callable[[], bool],
         runtime: Runtime,
     ) -> None:
         self._epochs = epochs
@@ -58,6 +66,7 @@ class BuildQueue:
         self._postponed = postponed
         self._rights = rights
         self._sink_watch = sink_watch
+        self._is_disk_short = is_disk_short
         self._runtime = runtime
         self._tried = ""
         self._has_more = self._awaits_space = False
@@ -78,6 +87,9 @@ class BuildQueue:
         if self._database.away_error is not None:
             for row in self._reconciler.to_build(self._builds):
                 self._waiting.note(row.identity, self._database.away_error)
+            return
+        if self._is_disk_short():
+            self._free_disk()
             return
         until, begun = self._runtime.monotonic() + BEGIN_S, len(self._builds)
         is_lagging = self._epochs.is_lagging
@@ -104,6 +116,17 @@ class BuildQueue:
             except TemporaryError as error:
                 log.warning("build.retry", view=row.title, code=error.code)
                 self._waiting.note(row.identity, error)
+
+    def _free_disk(self) -> None:
+        """Begin no build while only the disk's reserve is left, and end those that move nothing:
+        what changes meanwhile is spooled for them.
+        """
+        for build in self._builds.active():
+            if build.is_working and self._is_silent(build):
+                log.warning("build.disk_freed", view=build.definition.table.title)
+                build.cancel()
+        for row in self._reconciler.to_build(self._builds):
+            self._waiting.note(row.identity, _DISK_SHORT)
 
     def _is_postponed(self, row: ViewRow) -> bool:
         why = self._postponed.why_not(row.identity)

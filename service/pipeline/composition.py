@@ -61,6 +61,7 @@ from service.sinks.sink_workers import SinkWorkers
 from service.subscriptions.change_log_writers import ChangeLogs
 from service.views.wait_reasons import Waiting
 from storage.errors import StorageError
+from storage.reserve import Reserve
 
 
 def compose(settings: Settings, factory: ServiceFactory) -> Pipeline:
@@ -74,6 +75,8 @@ class _Composition:
     def __init__(self, settings: Settings, factory: ServiceFactory) -> None:
         self._settings, self._factory = settings, factory
         self._runtime = runtime = factory.runtime
+        reserve = Reserve(settings.state)
+        self._is_disk_short = lambda: reserve.is_short
         self._metrics = PipelineMetrics(settings.state)
         kernels.watch(self._metrics.kernel_compiled)
         self._store = factory.open_store()
@@ -151,6 +154,7 @@ class _Composition:
             # A build spools the changes themselves.
             ranges=engine.range_reader(is_alone=lambda: not builds),
             requirements=self._requirements,
+            is_disk_short=self._is_disk_short,
             runtime=runtime,
         )
         self._schema_recovery = SchemaChangeRecovery(
@@ -286,6 +290,7 @@ class _Composition:
             postponed=self._postponed,
             rights=self._rights,
             sink_watch=self._sink_watch,
+            is_disk_short=self._is_disk_short,
             runtime=self._runtime,
         )
         self._join = BuildJoin(

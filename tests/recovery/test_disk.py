@@ -24,7 +24,10 @@ import pytest
 from service.metrics.metrics import read_metrics, write_refusal
 from service.runtime.log import Lossy
 from storage.faults import corrupt
+from storage.reserve import RESERVE_PART
 from tests.harness import figures
+from tests.harness.blocking_connector import FOLDER
+from tests.harness.blocking_service import BlockingService
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tests.harness.tiers import count
@@ -106,6 +109,39 @@ def test_a_full_disk_stops_the_service_by_name_until_there_is_space(
         both = f"(({query}) EXCEPT TABLE shown) UNION ALL (TABLE shown EXCEPT ({query}))"
         _await(lambda: database.rows(both) == [], service)
         _await(lambda: _health(service)["status"] == "ok", service)
+
+
+def test_what_a_source_sends_does_not_take_the_last_space(
+    database: Database, small_disk: Path, tmp_path: Path
+) -> None:
+    """It is not read while only the reserve is left; the database's changes arrive meanwhile."""
+    database.execute("CREATE TABLE items (id bigserial PRIMARY KEY)")
+    blocks = tmp_path / "blocks"
+    blocks.mkdir()
+    (blocks / "flood.count").write_text("1")
+    service = BlockingService(database.dsn, small_disk)
+    service.set_variable(FOLDER, str(blocks))
+    with service:
+        body = {"name": "flood", "type": "dbapi", "options": {"name": "flood"}}
+        assert service.call("POST", "/sources", body).status_code == 201
+        service.create("shown", "SELECT count(*) AS n FROM items")
+        service.create("sent", "SELECT count(*) AS n FROM flood.t")
+        pipeline = service.pid_of("pipeline")
+        reserve = int(RESERVE_PART * shutil.disk_usage(small_disk).total)
+        with (small_disk / "filler").open("wb") as file:
+            file.write(bytes(shutil.disk_usage(small_disk).free - reserve * 3 // 4))
+        found = lambda: service.call("GET", "/sources/flood").json()["error"] or {}  # noqa: E731
+        _await(lambda: found().get("code") == "state.disk_full", service)
+        (blocks / "flood.count").write_text("100000")
+        for _ in range(3):
+            database.execute("INSERT INTO items DEFAULT VALUES")
+            wanted = database.rows("SELECT count(*) FROM items")
+            _await(lambda n=wanted: database.rows("SELECT n FROM shown") == n, service)
+        assert database.rows("SELECT n FROM sent") == [(1,)]
+        assert service.pid_of("pipeline") == pipeline
+        (small_disk / "filler").unlink()
+        _await(lambda: database.rows("SELECT n FROM sent") == [(100_000,)], service)
+        _await(lambda: not found(), service)
 
 
 def _fill(disk: Path) -> None:

@@ -6,14 +6,11 @@ changes keep arriving elsewhere, what is stuck can be dropped, and the process s
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
 
 import httpx
 import pytest
@@ -22,22 +19,12 @@ from connectors.postgres.embedded.server import EmbeddedPostgres
 from dataflow.errors import TemporaryError
 from service.api.connector_calls import MOST_OF_CALLER, ConnectorCalls
 from tests.harness.blocking_connector import FOLDER, SINK_METHODS, SOURCE_METHODS
+from tests.harness.blocking_service import BlockingService
 from tests.harness.postgres import Database, new_database
-from tests.harness.service import RunningService
 from tests.harness.sinks import add_sink, await_sink, drop_sink
 
 # Of a source: what is called before its view is live, and what afterwards.
 AT_BUILD = ("start_position", "open_snapshot", "parts", "read", "close_snapshot")
-
-
-class BlockingService(RunningService):
-    """The service with the connectors of `tests/harness/blocking_connector.py`."""
-
-    def _started(self, log: BinaryIO) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.harness.blocking_connector", "serve"]
-        return subprocess.Popen(
-            command, env=self.environment, stderr=log, stdin=subprocess.DEVNULL, umask=0o022
-        )
 
 
 class World:

@@ -130,7 +130,9 @@ class RemoteOptions:
 
     def limits(self) -> StreamLimits:
         """Return the memory of a stream."""
-        return StreamLimits(queue_bytes=self.buffer_bytes, spill_bytes=self.buffer_bytes // 2)
+        return StreamLimits(
+            queue_bytes=self.buffer_bytes, spill_bytes=self.buffer_bytes // 2, is_reserved=True
+        )
 
 
 def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> RemoteOptions:

@@ -365,7 +365,9 @@ class ReplicationStream:
             wal = wal_of(payload)
             tag = wal[0]
             if tag == _BEGIN:
-                transaction = self._open = Transaction(self._limits.spill_bytes)
+                transaction = self._open = Transaction(
+                    self._limits.spill_bytes, is_reserved=self._limits.is_reserved
+                )
                 transaction.xid = xid_of(wal)
             elif tag == _COMMIT and transaction is not None:
                 transaction.end, transaction.commit_us = commit_of(wal)

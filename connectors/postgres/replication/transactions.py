@@ -14,6 +14,8 @@ from typing import IO
 
 import numpy as np
 
+from storage.reserve import TEMPORARY
+
 _BLOCK_BYTES = 1 << 20
 # The cost of a payload beyond its own bytes while it waits as a Python object.
 _OBJECT_BYTES = 64
@@ -26,7 +28,8 @@ class StreamLimits:
     queue_bytes: what may wait for poll before reading stops. spill_bytes: what one transaction may
     keep in memory. chunk_rows, chunk_bytes: what is decoded at a time. status_s: the interval of
     status messages, 0: as often as the server requires. liveness_timeout_s: how long the server may
-    leave a probe unanswered before it counts as lost.
+    leave a probe unanswered before it counts as lost. is_reserved: transactions on disk may not
+    take its last space, see storage/reserve.py.
     """
 
     queue_bytes: int = 64 << 20
@@ -35,6 +38,7 @@ class StreamLimits:
     chunk_bytes: int = 16 << 20
     status_s: float = 0.0
     liveness_timeout_s: float = 60.0
+    is_reserved: bool = False
 
 
 class Transaction:
@@ -46,6 +50,7 @@ class Transaction:
 
     __slots__ = (
         "_file",
+        "_is_reserved",
         "_payloads",
         "_spill_bytes",
         "commit_us",
@@ -57,8 +62,11 @@ class Transaction:
         "xid",
     )
 
-    def __init__(self, spill_bytes: int, payloads: list[bytes] | None = None) -> None:
+    def __init__(
+        self, spill_bytes: int, payloads: list[bytes] | None = None, *, is_reserved: bool = False
+    ) -> None:
         self._payloads = payloads or []
+        self._is_reserved = is_reserved
         self.size_bytes = 0
         self.rows = 0
         self.end = 0
@@ -99,6 +107,8 @@ class Transaction:
         if self._file is None:
             # Closed in close(); unlinked from the start, so it never outlives the process.
             self._file = tempfile.TemporaryFile(prefix="tidemark-")  # noqa: SIM115
+        if self._is_reserved:
+            TEMPORARY.take(self.size_bytes)
         for payload in self._payloads:
             self._file.write(len(payload).to_bytes(4, "big"))
             self._file.write(payload)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from connectors.feed_source import FeedPositions, FeedSnapshot, FeedStart, SourceFeed
+from connectors.feed_source import (
+    REJECTED_KINDS,
+    FeedPositions,
+    FeedSnapshot,
+    FeedStart,
+    SourceFeed,
+    rejected_row,
+)
 from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.delta import Delta
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
@@ -121,8 +129,13 @@ class World:
     def __init__(self, clock: Clock) -> None:
         self.sources = {name: ListedSource(name) for name in ("a", "b")}
         self.positions = Positions(MemoryStore(), MAIN_SOURCE)
+        self.is_disk_short = False
         self.feeds = ExternalSources(
-            self.sources.__getitem__, self.positions, lambda: None, runtime=clock
+            self.sources.__getitem__,
+            self.positions,
+            lambda: None,
+            is_disk_short=lambda: self.is_disk_short,
+            runtime=clock,
         )
         self.reads = [(_relation(name, "t"), (0,)) for name in self.sources]
         self.feeds.open(self.reads)
@@ -263,6 +276,43 @@ def test_other_options_of_one_source_leave_the_others_open(clock: Clock) -> None
     world.poll()
     assert [len(source.opened) for source in world.sources.values()] == [2, 1]
     assert world.sources["a"].opened[0].is_closed
+
+
+def test_nothing_is_read_while_the_disk_is_short(clock: Clock) -> None:
+    world = World(clock)
+    world.sources["a"].waiting = [_batch("a")]
+    world.is_disk_short = True
+    assert world.poll() is None
+    error = world.feeds.statuses()["a"].error
+    assert error is not None and error.code == "state.disk_full"
+    world.is_disk_short = False
+    assert world.poll() == "a"
+    assert world.feeds.statuses()["a"].error is None
+
+
+def test_endless_malformed_records_stop_their_source(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(external_sources, "REJECTED_BYTES", 1000)
+    world = World(clock)
+    name = _relation("a", "t").name
+    bad = rejected_row(name, "1", "record.bad", "no row", key=None, value=bytes(300))
+    batch = replace(_batch("a"), rejected=Delta.of(REJECTED_KINDS, [bad]))
+    world.sources["a"].waiting = [batch] * 10
+    read = 0
+    while world.poll() == "a":
+        read += 1
+    assert 0 < read < 10
+    clock.now += 10_000
+    assert world.poll() is None
+    error = world.feeds.statuses()["a"].error
+    assert error is not None and error.code == "source.too_many_rejected"
+    assert world.feeds.statuses()["a"].status == outage.STOPPED
+    # The other one is read on, and so is this one once someone asks for it.
+    world.sources["b"].waiting = [_batch("b")]
+    assert world.poll() == "b"
+    world.feeds.declared_again({"a"})
+    assert world.poll() == "a"
 
 
 def test_what_has_no_position_cannot_be_read_again(clock: Clock) -> None:
