@@ -343,8 +343,11 @@ class SourceWorker:
         """Return what a feed has raised as an error of its source."""
         # The boundary of connectors has made another error of what the disk raised.
         cause = error.__context__ if isinstance(error, TidemarkError) else error
-        if isinstance(cause, OSError):
-            found = disk_error(cause, f'source "{self.name}"')
+        # So has the reader's own thread.
+        is_readers = isinstance(error, TidemarkError) and error.code == "source.reader"
+        suspect = error if is_readers else cause
+        if is_readers or isinstance(cause, OSError):
+            found = disk_error(suspect or error, f'source "{self.name}"')
             if found is not None:
                 return found
         if isinstance(error, TidemarkError):

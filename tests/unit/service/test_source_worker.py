@@ -202,6 +202,12 @@ def test_what_a_feed_raises_is_an_error_of_its_source() -> None:
     world.source.failure = OSError(28, "No space left on device")
     world.clock.now += 100
     await_so(lambda: world.poll() is None and world.code() == "state.disk_full")
+    # Its own thread has met the same, and could not name it.
+    world.source.failure = SourceError(
+        "source.reader", "the reader failed", detail="OSError(28, 'No space left on device')"
+    )
+    world.clock.now += 100
+    await_so(lambda: world.poll() is None and world.code() == "state.disk_full")
     world.source.failure = None
     world.clock.now += 100
     assert world.next().positions == {"t": {"n": 1}}
