@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from connectors.lake.location import PAGE, S3, Location, max_delay_s
+from connectors.lake.location import PAGE, Location, max_delay_s
 from connectors.option_reader import OptionReader
 from connectors.sink import SinkTable
 
@@ -18,11 +18,6 @@ MAX_DELAY_S = 10.0
 # Of a file of rows, which the client reads by column and group of rows.
 FILE_BYTES = 2 << 30
 Mode = Literal["changes", "rows"]
-_KEYS = {
-    "access_key": "AWS_ACCESS_KEY_ID",
-    "secret_key": "AWS_SECRET_ACCESS_KEY",
-    "session_token": "AWS_SESSION_TOKEN",
-}
 
 
 @dataclass(frozen=True)
@@ -76,19 +71,4 @@ def client_options(location: Location) -> dict[str, str]:
     """Return what the client needs to reach a bucket; {} for a folder. secret.missing."""
     if not location.is_bucket:
         return {}
-    bucket = location.bucket
-    found = {
-        "AWS_REGION": bucket.region,
-        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": str(bucket.is_virtual_host).lower(),
-        "AWS_ALLOW_HTTP": str(bucket.server().scheme == "http").lower(),
-        "proxy_url": bucket.proxy(location.path.removeprefix(S3).partition("/")[0], FILE_BYTES),
-        "aws_conditional_put": "etag",
-        "timeout": "30s",
-        "connect_timeout": "5s",
-    }
-    if bucket.endpoint:
-        found["AWS_ENDPOINT_URL"] = str(bucket.server())
-    if not bucket.access_key:
-        return {**found, "AWS_SKIP_SIGNATURE": "true"}
-    keys = {_KEYS[name]: location.secret(name) for name in _KEYS}
-    return found | {name: value for name, value in keys.items() if value}
+    return location.bucket.storage_options(location.bucket_name, FILE_BYTES)

@@ -192,6 +192,8 @@ def _check_together(format: str, values: Mapping[str, Any], supplied: Mapping[st
         raise _refusal(
             "secret_key", "access_key and secret_key require each other", "give both or none"
         )
+    if values["session_token"] and not values["access_key"]:
+        raise _refusal("session_token", "it is a part of access_key and secret_key", "give all")
     misplaced = [name for name in _CSV_ONLY if name in supplied] if format != CSV else []
     if misplaced:
         raise _refusal(misplaced[0], f"it does not apply to {format}", "remove it")

@@ -17,6 +17,7 @@ from connectors.objects.folder_storage import SinkFolder
 from connectors.objects.shared_storage import SharedStorage, check_conditions
 from connectors.option_reader import OptionReader
 from connectors.outside.address import AddressError, parse_folder, parse_object_url
+from connectors.outside.bucket_login import read_bucket_keys
 from connectors.outside.texts import clean
 from connectors.sink import SinkTable
 from connectors.url_options import read_url
@@ -56,10 +57,17 @@ class Location:
         """Return True for a prefix in a bucket."""
         return self.path.startswith(S3)
 
+    @property
+    def bucket_name(self) -> str:
+        """The name of the bucket; a part of the path if there is none."""
+        return self.path.removeprefix(S3).partition("/")[0]
+
     def check(self) -> None:
-        """Refuse what must not be written to. SourceError path.forbidden, host.forbidden."""
+        """Refuse what must not be written to. SourceError path.forbidden, host.forbidden,
+        secret.environment.
+        """
         if self.is_bucket:
-            self.bucket.check(self.path.removeprefix(S3).partition("/")[0])
+            self.bucket.check(self.bucket_name)
         else:
             netguard.check_sink_path(self.path)
 
@@ -102,13 +110,7 @@ def bucket_options(reader: OptionReader) -> BucketOptions:
         raise reader.refused("region", "is not a valid region name", detail=region)
     endpoint = reader.take("endpoint", str, "")
     endpoint = read_url(reader, "endpoint", endpoint.rstrip("/")) if endpoint else ""
-    keys = {name: reader.take(name, str, "") for name in ("access_key", "secret_key")}
-    keys["session_token"] = reader.take("session_token", str, "")
-    for name, value in keys.items():
-        if value:
-            secrets.refuse_plain(name, value)
-    if bool(keys["access_key"]) != bool(keys["secret_key"]):
-        raise reader.refused("secret_key", "and access_key require each other")
+    keys = read_bucket_keys(reader)
     is_virtual_host = reader.take("virtual_host", bool, False)
     ca_file = reader.take("ca_file", str, "")
     return BucketOptions(endpoint, region, **keys, is_virtual_host=is_virtual_host, ca_file=ca_file)

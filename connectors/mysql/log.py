@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from connectors.mysql.charsets import Charsets
-from connectors.mysql.options import MAX_SERVER_ID, Login
+from connectors.mysql.options import MAX_SERVER_ID
 from connectors.mysql.positions import Gtid, LogPosition
 from connectors.mysql.server import MARIADB, Server, package, refused
 from connectors.mysql.shapes import Shape, read_shape, table_of
@@ -37,6 +37,7 @@ from connectors.mysql.transactions import (
     RowSet,
     Transaction,
 )
+from connectors.outside.logins import MySqlLogin
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
 
 HEARTBEAT_S = 1.0
@@ -98,7 +99,7 @@ class LogReader:
 
     def __init__(
         self,
-        login: Login,
+        login: MySqlLogin,
         name: str,
         request: LogRequest,
         take: Callable[[Transaction], None],

@@ -6,25 +6,20 @@ only the server can tell is checked in `preflight.py`.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from connectors import netguard
 from connectors.feed_source import DeclaredRelation
 from connectors.option_reader import OptionReader
-from connectors.secrets import refuse_plain, resolve
+from connectors.outside.logins import MySqlLogin, read_host_login
 from connectors.table_options import (
     Naming,
-    Tls,
     named_tables,
     read_buffer_bytes,
     read_table,
-    read_tls,
     require_each_once,
 )
-from dataflow.errors import SourceError
 
 FAIL, SKIP, DEAD_LETTER = "fail", "skip", "dead_letter"
 POLICIES = (FAIL, SKIP, DEAD_LETTER)
@@ -32,35 +27,6 @@ REJECT, AS_NULL = "reject", "null"
 MAX_SERVER_ID = 2**32 - 1
 PAGE = "docs/MYSQL.md"
 _NAMING = Naming("mysql", "database", "shop")
-
-
-@dataclass(frozen=True)
-class Login:
-    """How to reach the server. password is a reference, or "" for none."""
-
-    host: str
-    port: int
-    user: str
-    password: str = ""
-    tls: Tls | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """Return PyMySQL's settings with the secret resolved, for a connection made now.
-
-        SourceError secret.missing, secret.forbidden, host.forbidden, path.forbidden.
-        TemporaryError host.unknown.
-        """
-        addresses = netguard.check_host(self.host, self.port)
-        found: dict[str, Any] = {
-            # The address that was checked is the one that is opened; TLS verifies the name.
-            "host": self.host if self.tls else addresses[0],
-            "port": self.port,
-            "user": self.user,
-            "password": resolve(self.password),
-        }
-        if self.tls is None:
-            return {**found, "ssl_disabled": True}
-        return {**found, "ssl": _context(self.tls)}
 
 
 @dataclass(frozen=True)
@@ -97,7 +63,7 @@ class MySqlOptions:
     of read-ahead, and of a transaction in memory.
     """
 
-    login: Login
+    login: MySqlLogin
     tables: tuple[TableOptions, ...]
     server_id: int = 0
     buffer_bytes: int = 16 << 20
@@ -136,31 +102,9 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> M
     return MySqlOptions(login, tables, server_id, buffer_bytes)
 
 
-def read_login(reader: OptionReader, page: str) -> Login:
+def read_login(reader: OptionReader, page: str) -> MySqlLogin:
     """Read how to reach the server. Errors `<side>.bad_option`; SourceError secret.plain."""
-    host, user = reader.take("host", str), reader.take("user", str)
-    port = reader.take("port", int, 3306)
-    if not host or not 0 < port < 65536:
-        raise reader.refused("host or port", "is not an address")
-    password = reader.take("password", str, "")
-    if password:
-        refuse_plain("password", password)
-    return Login(host, port, user, password, read_tls(reader, page))
-
-
-def _context(tls: Tls) -> ssl.SSLContext:
-    """Return the context of a connection made now. SourceError path.forbidden, source.tls."""
-    for path in tls.files:
-        netguard.check_certificate(path)
-    try:
-        found = ssl.create_default_context(cafile=tls.ca_file or None)
-        found.check_hostname = tls.verifies_host
-        if tls.certificate_file:
-            found.load_cert_chain(tls.certificate_file, tls.key_file or None)
-    except (OSError, ssl.SSLError) as error:
-        what = 'the certificates of option "tls" cannot be read'
-        raise SourceError("source.tls", what, detail=str(error), hint="check tls") from None
-    return found
+    return MySqlLogin(**vars(read_host_login(reader, page, 3306)))
 
 
 def _table(

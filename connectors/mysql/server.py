@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any, Self
 
 from connectors.extras import extra_required
-from connectors.mysql.options import Login
 from connectors.mysql.positions import GtidSet, LogPosition
+from connectors.outside.logins import MySqlLogin
 from connectors.secrets import hide
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
 
@@ -54,7 +54,7 @@ class Server:
     name: of the source. Used with `with`. Raise as `refused` says.
     """
 
-    def __init__(self, login: Login, name: str, connection_class: type | None = None) -> None:
+    def __init__(self, login: MySqlLogin, name: str, connection_class: type | None = None) -> None:
         self.name = name
         self._package = package()
         settings = {

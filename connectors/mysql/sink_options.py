@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from connectors.mysql.options import Login, read_login
+from connectors.mysql.options import read_login
 from connectors.option_reader import OptionReader
+from connectors.outside.logins import MySqlLogin
 from connectors.sink import SinkTable
 
 PAGE = "docs/MYSQL_SINK.md"
@@ -23,7 +24,7 @@ Mode = Literal["rows", "changes"]
 class TableOptions:
     """One table that a view is written to."""
 
-    login: Login
+    login: MySqlLogin
     database: str
     table: str
     mode: Mode

@@ -27,3 +27,7 @@ class OptionBucket(ObjectStorage):
         if store is None:
             store = self.__dict__["_store"] = open_store(bucket, self.options)
         return store, f"{prefix}/" if prefix else ""
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave the client out: another process opens its own, with references only."""
+        return {name: value for name, value in self.__dict__.items() if name != "_store"}

@@ -11,6 +11,7 @@ import os
 from connectors import netguard, secrets
 from connectors.outside import boundary
 from connectors.postgres.session import backend_probe, session
+from connectors.postgres.session.foreign import OWN
 from service.runtime.addresses import is_loopback
 from service.runtime.log import log
 from service.runtime.private_files import keep_private
@@ -18,8 +19,8 @@ from service.runtime.settings import Settings
 
 
 def protect(settings: Settings) -> None:
-    """Apply what API users may reference and reach, statement timeouts, the silence limit of
-    servers, and private files.
+    """Apply what API users may reference and reach, which databases are the service's own,
+    statement timeouts, the silence limit of servers, and private files.
     """
     keep_private()
     folders = settings.secret_folders.split()
@@ -37,6 +38,7 @@ def protect(settings: Settings) -> None:
         )
     )
     boundary.install(_log_fault)
+    OWN.install(settings.source, settings.sink, are_allowed=settings.allow_own_database)
     session.LIMITS.statement_s = settings.statement_timeout_s
     session.LIMITS.long_statement_s = settings.long_statement_timeout_s
     backend_probe.TIME_LIMITS.liveness_timeout_s = settings.liveness_timeout_s

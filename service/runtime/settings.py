@@ -93,7 +93,8 @@ class Settings(BaseModel):
 
     Lists are separated by spaces. names: host names of the service besides localhost. allow_hosts,
     allow_folders, allow_modules: what sources and sinks of API users may reach, and Python modules
-    that sources may import. sink_folders: where sinks may write.
+    that sources may import. sink_folders: where sinks may write. allow_own_database: whether they
+    may be the service's own databases, or others of its server with the service's rights.
     secret_variables, secret_folders: what references in their options may
     name.
 
@@ -162,6 +163,7 @@ class Settings(BaseModel):
     allow_folders: str = ""
     allow_modules: str = ""
     sink_folders: str = ""
+    allow_own_database: bool = False
     secret_variables: str = "SECRET_*"
     secret_folders: str = "/run/secrets"
     statement_timeout_s: float = Field(60.0, ge=0)

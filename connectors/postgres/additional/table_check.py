@@ -67,7 +67,7 @@ class TableCheck:
         if cursor.fetchone()[0]:
             raise SinkError(
                 "sink.read_only",
-                f'server "{self._options.host}" is a standby and cannot be written',
+                f'server "{self._options.login.host}" is a standby and cannot be written',
                 hint="name the primary",
             )
         self._require_schema(cursor)

@@ -1,8 +1,7 @@
 """Options of a PostgreSQL source: how to reach the database, and which tables are relations.
 
-Invariant: accepted options are complete and consistent, and hold references to secrets only. A
-connection uses nothing of the service's own environment (PGPASSWORD, a password file, client
-certificates). What only the server can tell is checked when it is reached.
+Invariant: accepted options are complete and consistent, and hold references to secrets only. What
+only the server can tell is checked when it is reached.
 """
 
 from __future__ import annotations
@@ -12,64 +11,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from psycopg2.extensions import make_dsn
-
-from connectors import netguard
 from connectors.feed_source import DeclaredRelation, Reader
 from connectors.option_reader import OptionReader
+from connectors.outside.logins import PostgresLogin, read_postgres_login
 from connectors.postgres.replication.slot import object_name
 from connectors.postgres.replication.transactions import StreamLimits
-from connectors.secrets import refuse_plain
 from connectors.table_options import (
     NAME_BYTES,
     Naming,
-    Tls,
     named_tables,
     read_buffer_bytes,
     read_table,
-    read_tls,
     require_each_once,
 )
 from dataflow.schema import RelationName
 
 PAGE = "docs/POSTGRES.md"
 _NAMING = Naming("postgres", "schema", "sales")
-# A file that does not exist: nothing is read from the service's home.
-_NO_FILE = "/nonexistent"
-
-
-@dataclass(frozen=True)
-class Login:
-    """How to reach the database. password is a reference, or "" for none."""
-
-    host: str
-    port: int
-    user: str
-    database: str
-    password: str = ""
-    tls: Tls | None = None
-
-    def dsn(self) -> str:
-        """Return libpq's connection string, for connections made now; it holds the reference.
-
-        SourceError host.forbidden, path.forbidden. TemporaryError host.unknown.
-        """
-        addresses = netguard.check_host(self.host, self.port)
-        found = {
-            "host": self.host,
-            # The address that was checked is the one that is opened; TLS verifies the name.
-            "hostaddr": addresses[0],
-            "port": str(self.port),
-            "user": self.user,
-            "dbname": self.database,
-            "password": self.password,
-            "passfile": _NO_FILE,
-            "gssencmode": "disable",
-            "sslmode": "disable",
-        }
-        if self.tls is not None:
-            found |= _tls_settings(self.tls)
-        return make_dsn(**found)
 
 
 @dataclass(frozen=True)
@@ -105,7 +63,7 @@ class TableOptions:
 class RemoteOptions:
     """All options of a source. slot, publication: "" for the default; see `names`."""
 
-    login: Login
+    login: PostgresLogin
     tables: tuple[TableOptions, ...]
     slot: str = ""
     publication: str = ""
@@ -144,7 +102,7 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> R
     ('orders', 'sales.orders')
     """
     reader = OptionReader(options, "source", page=PAGE)
-    login = _login(reader)
+    login = read_postgres_login(reader, PAGE, "disable")
     names = [_own_name(reader, option) for option in ("slot", "publication")]
     buffer_bytes = read_buffer_bytes(reader)
     named = named_tables(reader, _NAMING)
@@ -155,34 +113,6 @@ def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> R
     )
     require_each_once(reader, ((table.relation, table.title) for table in tables))
     return RemoteOptions(login, tables, *names, buffer_bytes=buffer_bytes)
-
-
-def _tls_settings(tls: Tls) -> dict[str, str]:
-    for path in tls.files:
-        netguard.check_certificate(path)
-    # libpq verifies the name whenever it uses the system's authorities.
-    mode = "verify-full" if tls.verifies_host or not tls.ca_file else "verify-ca"
-    return {
-        "sslmode": mode,
-        "sslrootcert": tls.ca_file or "system",
-        "sslcert": tls.certificate_file or _NO_FILE,
-        "sslkey": tls.key_file or _NO_FILE,
-    }
-
-
-def _login(reader: OptionReader) -> Login:
-    host, user = reader.take("host", str), reader.take("user", str)
-    database = reader.take("database", str)
-    port = reader.take("port", int, 5432)
-    if not host or host.startswith(("/", "@")) or "," in host or not 0 < port < 65536:
-        raise reader.refused("host or port", "is not an address")
-    password = reader.take("password", str, "")
-    if password:
-        refuse_plain("password", password)
-    tls = read_tls(reader, PAGE)
-    if tls is not None and not tls.verifies_host and not tls.ca_file:
-        raise reader.refused("tls.verify_host", "can be false only with ca_file")
-    return Login(host, port, user, database, password, tls)
 
 
 def _own_name(reader: OptionReader, option: str) -> str:

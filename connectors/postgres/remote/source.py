@@ -31,6 +31,7 @@ from connectors.postgres.remote.positions import identity_of, lsn_of, position_a
 from connectors.postgres.remote.snapshot import RemoteSnapshot
 from connectors.postgres.remote.table_watch import first_seen, known_of, notes_of
 from connectors.postgres.replication.table_facts import TableCatalog, TableFacts
+from connectors.postgres.session.foreign import ForeignDsn
 from connectors.postgres.session.session import Session
 from connectors.postgres.source import PostgresSource
 from connectors.source import SourceBatch
@@ -61,7 +62,7 @@ def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
     read = read_options(options, needs_columns=False)
     listed = options["tables"]
     found: dict[str, Any] = {}
-    dsn = read.login.dsn()
+    dsn = ForeignDsn.of(read.login)
     session, catalog = Session(dsn), TableCatalog(dsn, "")
     try:
         for table in read.tables:
@@ -215,7 +216,7 @@ class RemoteSource:
 
     def _new_source(self) -> PostgresSource:
         names = self._options.names(self.name, self._reader)
-        dsn = self._options.login.dsn()
+        dsn = ForeignDsn.of(self._options.login)
         return PostgresSource(dsn, self.name, names=names, claim=self._reader.claim)
 
     @contextmanager

@@ -182,7 +182,8 @@ def _open_probe(lost: ProbedSession) -> Any:
     keywords = {
         **lost.keywords,
         "connect_timeout": str(TIME_LIMITS.connect_s),
-        "options": "-c statement_timeout=5s",
+        # No function or view of the database's own is found first.
+        "options": "-c statement_timeout=5s -c search_path=pg_catalog,pg_temp",
         "application_name": "tidemark probe",
     }
     session = psycopg2.connect(ext.make_dsn(**keywords), connection_factory=lost.probe_class)

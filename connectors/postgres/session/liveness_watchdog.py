@@ -29,6 +29,8 @@ from connectors.postgres.session.backend_probe import TIME_LIMITS
 # tcpi_last_data_recv, in milliseconds (linux/tcp.h).
 _LAST_RECEIVED = 52
 _CANCEL_S = 2.0
+# Keywords of an ordinary session with one host.
+_OF_ONE_HOST = {"replication": "", "target_session_attrs": "any", "load_balance_hosts": "disable"}
 _STRIKES = 2
 
 
@@ -105,8 +107,12 @@ class Watched(ext.connection):
         # If the DSN names several hosts, probe the one of this session.
         address = {"host": self.info.host, "port": str(self.info.port)}
         self.keywords, self.pid = {**keywords, **address}, self.info.backend_pid
-        for name in ("replication", "hostaddr", "target_session_attrs", "load_balance_hosts"):
-            self.keywords.pop(name, None)
+        for name, plain in _OF_ONE_HOST.items():
+            # What says so itself keeps it: the environment has no effect on a foreign login.
+            if self.keywords.get(name) != plain:
+                self.keywords.pop(name, None)
+        if "," in self.keywords.get("hostaddr", ""):
+            del self.keywords["hostaddr"]
         self.max_s = max_s
         _watcher.add(self)
 

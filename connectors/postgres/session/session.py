@@ -20,6 +20,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.sql import Composable
 
 from connectors.postgres.session.backend_probe import TIME_LIMITS
+from connectors.postgres.session.foreign import OWN, SHOWN, ForeignDsn
 from connectors.postgres.session.liveness_watchdog import (
     Watched,
     WatchedReplication,
@@ -99,7 +100,7 @@ def connect(
 
     side is the code's first word and selects the error class: "source" or "sink". Calls are watched
     (`liveness_watchdog`). TemporaryError `<side>.unreachable`, or a refusal `<side>.login`,
-    `<side>.database`, `<side>.dsn`.
+    `<side>.database`, `<side>.dsn`. A ForeignDsn is refused as of `OwnDatabases.refuse`.
     """
     pinned = {**_own_settings(is_long=is_long), **(settings or {})}
     path = "" if is_users else pinned.pop("search_path", PINNED_PATH)
@@ -122,13 +123,16 @@ def connect(
     try:
         connection = psycopg2.connect(make_dsn(**arguments), connection_factory=factory)
     except psycopg2.Error as error:
-        raise _refused_start(error, keywords, side) from None
+        is_foreign = isinstance(dsn, ForeignDsn)
+        raise _refused_start(error, keywords, side, is_foreign=is_foreign) from None
     connection.watch(arguments)
     try:
         with translated(side, "cannot set up a session"):
             _pin(connection, pinned, path)
             if is_long:
                 _set(connection, _ALIVE)
+            if isinstance(dsn, ForeignDsn):
+                OWN.refuse(connection, side, lambda own, own_side: connect(own, side=own_side))
             if setup is not None:
                 setup(connection)
     except BaseException:
@@ -296,7 +300,9 @@ class Session:
 
 def _keywords(dsn: str, side: str) -> dict[str, str]:
     """Return the DSN's parts with secret references resolved: the whole DSN or each value may be
-    one."""
+    one. Of a foreign one, it is the password alone, and only what options may name."""
+    if isinstance(dsn, ForeignDsn):
+        return dsn.keywords()
     try:
         text = resolve_setting(dsn) if is_reference(dsn) else dsn
         found = {k: resolve_setting(v) for k, v in parse_dsn(escaped(text)).items()}
@@ -344,12 +350,16 @@ def _set(connection: Connection, statement: str) -> None:
         connection.commit()
 
 
-def _refused_start(error: psycopg2.Error, keywords: dict[str, str], side: str) -> TidemarkError:
+def _refused_start(
+    error: psycopg2.Error, keywords: dict[str, str], side: str, *, is_foreign: bool
+) -> TidemarkError:
     text = _text(error)
     for secret in _SECRETS:
         text = without(text, keywords.get(secret, ""))
     found = start_refusal(text)
     kind = TemporaryError if found.is_temporary else _ERRORS[side]
+    if is_foreign:
+        keywords = {name: keywords[name] for name in SHOWN}
     detail = f"{redact(make_dsn(**keywords))}: {text}"
     what = f"the {side} {found.what}"
     return kind(f"{side}.{found.name}", what, detail=detail, hint=found.hint)

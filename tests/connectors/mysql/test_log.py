@@ -9,9 +9,9 @@ import pytest
 
 from connectors.mysql import log
 from connectors.mysql.log import LogReader, LogRequest
-from connectors.mysql.options import Login
 from connectors.mysql.positions import Gtid, GtidSet, LogPosition, earliest
 from connectors.mysql.transactions import Transaction
+from connectors.outside.logins import MySqlLogin
 from dataflow.errors import SourceError
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -19,7 +19,7 @@ UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 def _reader(found: list[Transaction]) -> LogReader:
     request = LogRequest(LogPosition("log.000001", 4, server="1"), {})
-    return LogReader(Login("127.0.0.1", 1, "nobody"), "shop", request, found.append)
+    return LogReader(MySqlLogin("127.0.0.1", 1, "nobody"), "shop", request, found.append)
 
 
 def _event(kind: int, body: bytes = b"", offset: int = 200, flags: int = 0) -> bytes:
