@@ -22,7 +22,7 @@ from connectors.table_options import Tls, read_tls
 from dataflow.errors import SourceError
 
 # A file that does not exist: nothing is read from the service's home.
-NO_FILE = "/nonexistent/tidemark"
+NO_FILE = "/nonexistent"
 # What libpq would otherwise take from PG* variables and ~/.postgresql. Kerberos tickets and SSPI
 # are the service's own, so the server may not ask for them.
 _LIBPQ: dict[str, str] = {

@@ -74,6 +74,8 @@ _STATUS = {
     "path.forbidden": 403,
     "module.forbidden": 403,
     "secret.forbidden": 403,
+    "source.own_database": 403,
+    "sink.own_database": 403,
 }
 
 

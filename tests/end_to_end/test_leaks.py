@@ -99,6 +99,8 @@ def world(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) 
         source.execute(ORDERS)
         other.execute("CREATE TABLE goods (id int PRIMARY KEY, price int)")
         allowed = {"allow_modules": FUNCTIONS, "allow_folders": folder}
+        # Another database of the same server, with the same login.
+        allowed["allow_own_database"] = True
         service = RunningService(source.dsn, folder / "service", sink=sink.dsn, **allowed)
         service.set_variable("TMPDIR", str(temporary))
         with service:

@@ -33,7 +33,7 @@ TABLES = {"erp.orders": "customer int, amount numeric(8,2)", "tax.rates": "regio
 
 @pytest.fixture
 def service(database: Database, tmp_path: Path) -> Iterator[RunningService]:
-    with RunningService(database.dsn, tmp_path / "service") as running:
+    with RunningService(database.dsn, tmp_path / "service", allow_own_database=True) as running:
         yield running
 
 
@@ -169,7 +169,7 @@ def test_another_table_begins_while_the_source_moves(
     points = tmp_path / "points"
     points.mkdir()
     folder = tmp_path / "service"
-    settings = {"failpoints_folder": points, "sync_interval_s": 0.2}
+    settings = {"failpoints_folder": points, "sync_interval_s": 0.2, "allow_own_database": True}
     with RunningService(database.dsn, folder, **settings) as service:
         declare(service, "erp", erp, "public.orders", "public.notes")
         service.create("orders", "SELECT count(*) AS n, sum(amount) AS amount FROM erp.orders")
@@ -199,7 +199,8 @@ def test_a_slot_is_lost_while_a_view_is_built(
     points = tmp_path / "points"
     points.mkdir()
     folder = tmp_path / "service"
-    with RunningService(database.dsn, folder, failpoints_folder=points) as service:
+    settings = {"failpoints_folder": points, "allow_own_database": True}
+    with RunningService(database.dsn, folder, **settings) as service:
         declare(service, "erp", erp, "public.orders")
         service.create("orders", "SELECT count(*) AS n FROM erp.orders")
         service.create("here", "SELECT count(*) AS n FROM customers")
@@ -242,6 +243,7 @@ def test_a_restored_state_reads_on_from_the_checkpoint(
     elsewhere, key = str(tmp_path / "elsewhere"), tmp_path / "copied.key"
     folder, often = tmp_path / "service", {"checkpoint_every_s": 0.5, "checkpoint_keep": 2}
     settings = {"checkpoint_to": elsewhere, "sync_interval_s": 0.2, **often}
+    settings["allow_own_database"] = True
     with RunningService(database.dsn, folder, **settings) as service:
         declare(service, "erp", erp, "public.orders")
         service.create("orders", "SELECT count(*) AS n, sum(amount) AS amount FROM erp.orders")

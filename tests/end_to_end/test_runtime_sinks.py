@@ -123,7 +123,7 @@ def test_sinks_go_along(
 ) -> None:
     """One of them cannot be reached during the first move; one is dropped by its new group."""
     database.execute(SCHEMA)
-    with RunningService(database.dsn, tmp_path, **SETTINGS) as service:
+    with RunningService(database.dsn, tmp_path, allow_own_database=True, **SETTINGS) as service:
         service.create("stays", "SELECT customer, count(*) AS n FROM orders GROUP BY customer")
         service.create("moved", REGIONS, backfill="local")
         targets = Targets(service, other, broker, receiver)

@@ -83,7 +83,7 @@ def compared(read: Callable[[str], list[tuple[Any, ...]]], database: Database) -
 
 @pytest.mark.whole
 def test_the_same_rows_in_another_postgres(shop: Database, other: Database, tmp_path: Path) -> None:
-    with RunningService(shop.dsn, tmp_path) as service:
+    with RunningService(shop.dsn, tmp_path, allow_own_database=True) as service:
         for view, query in (("totals", KEYED), ("notes", MULTISET)):
             service.create(view, query, backfill="local")
             add_sink(service, view, "copy", type_name="postgres", **postgres_options(other))

@@ -30,7 +30,7 @@ KEYED = {"key": ["id"], "columns": COLUMNS}
 ROWS = [{"id": 1, "n": 10}, {"id": 2, "n": 20}]
 POLL_MS, SHORT_MS, CALL_MS = 50, 2000, 10_000
 FUNCTIONS = "tests.connectors.python_functions"
-SETTINGS = {"allow_modules": f"pymysql {FUNCTIONS}"}
+SETTINGS = {"allow_modules": f"pymysql {FUNCTIONS}", "allow_own_database": "true"}
 
 
 @dataclass

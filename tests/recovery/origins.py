@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -393,7 +393,9 @@ def postgres_origin(other: Database, seed: int) -> Origin:
     other.execute(prefix.SCHEMA)
     titles = [f"public.{table}" for table in TABLES]
     options = lambda port: options_of(other, *titles, port=port)  # noqa: E731
-    return _prefix_origin("postgres", options, Writer(other, seed), other.server.port)
+    made = _prefix_origin("postgres", options, Writer(other, seed), other.server.port)
+    # The login is the service's own, on its server.
+    return replace(made, settings={"allow_own_database": "true"})
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def _kill_builds(other: Database, database: Database, folder: Path) -> None:
     other.execute("CREATE TABLE marker (id bigint PRIMARY KEY)")
     other.execute("INSERT INTO marker SELECT generate_series(1, 50000)")
     query = "SELECT count(*) AS n, max(id) AS id FROM erp.marker"
-    with RunningService(database.dsn, folder) as service:
+    with RunningService(database.dsn, folder, allow_own_database=True) as service:
         options = options_of(other, "public.marker")
         contract.declare(service, "postgres", options, is_discovered=True)
         for number in range(5):

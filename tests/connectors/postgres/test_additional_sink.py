@@ -205,7 +205,7 @@ def test_only_the_named_secret_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"host": "127.0.0.1", "database": "d", "user": "u"}
     table = model_of(True, FINITE).table
     for more, password in (({}, ""), ({"password": "${env:SECRET_COPY}"}, "the sink's own")):
-        found = parse_dsn(TableOptions.of({**given, **more}, table).dsn())
+        found = TableOptions.of({**given, **more}, table).dsn().keywords()
         assert found["password"] == password
         assert found["passfile"] == found["sslcert"] == "/nonexistent"
 

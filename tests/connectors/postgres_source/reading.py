@@ -11,6 +11,7 @@ from typing import Any
 from connectors.feed_source import FeedPositions, Reader
 from connectors.postgres.remote import source as remote
 from connectors.postgres.remote.source import RemoteSource
+from connectors.postgres.session.foreign import ForeignDsn
 from connectors.postgres.session.session import connect
 from connectors.postgres.types.column_types import ColumnTypes
 from connectors.source import SourceBatch
@@ -186,7 +187,7 @@ def error_of(held: Held, then: Callable[[], None] | None = None) -> TidemarkErro
 def rows_now(source: RemoteSource) -> dict[str, Counter[Row]]:
     """The rows of the tables, by a query that the service does not use."""
     options, found = source._options, {}
-    connection = connect(options.login.dsn())
+    connection = connect(ForeignDsn.of(options.login))
     try:
         with connection.cursor() as cursor:
             for relation in source.relations():
