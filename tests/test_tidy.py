@@ -65,6 +65,9 @@ MORE = {
     # Records are read by the same loops as PostgreSQL's texts.
     "connectors.formats": ("dataflow.float_text", "dataflow.time_kernels"),
     "connectors.polled": ("storage.bulk",),
+    # Every database of others that is PostgreSQL is refused if it is the service's own.
+    "connectors.dbapi": ("connectors.postgres.session",),
+    "connectors.iceberg": ("connectors.postgres.session",),
 }
 # A program of its own beside the service: like it, it puts connectors together.
 PROGRAM = "connectors/spark/batch/"

@@ -13,6 +13,7 @@ from typing import Any
 
 from connectors import netguard
 from connectors.option_reader import OptionReader
+from connectors.outside.module_logins import check_module_login
 from connectors.polled.rows import RowOptions, SharedOptions, read_number, read_rows, read_shared
 from connectors.secrets import has_reference
 
@@ -59,6 +60,7 @@ def read_options(options: Mapping[str, Any]) -> QueryOptions:
         if _SECRET.search(name) and not has_reference(str(value)):
             hint = 'write "${env:NAME}" or "${file:/path}"'
             raise reader.refused(f"connect.{name}", "must refer to a secret", hint=hint)
+    check_module_login(reader, module, connect)
     shared = read_shared(reader)
     max_rows = read_number(reader, "max_rows", MAX_ROWS, 100_000_000)
     given = reader.take("relations", dict)

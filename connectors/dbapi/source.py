@@ -16,10 +16,13 @@ from typing import Any
 from connectors import netguard, secrets
 from connectors.dbapi.options import QueryOptions, QueryRelation, read_options
 from connectors.feed_source import DeclaredRelation
+from connectors.outside.module_logins import LIBPQ, module_login
 from connectors.polled.contents import Fetched
 from connectors.polled.rows import SAMPLES, RowReader, declared_relation, with_columns
 from connectors.polled.source import Polled, PolledSource
 from connectors.polled.values import records_of
+from connectors.postgres.session.foreign import is_known
+from connectors.postgres.session.session import refuse_own
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from dataflow.schema import Relation
 
@@ -71,7 +74,7 @@ def _run(options: QueryOptions, relation: QueryRelation, count: int | None) -> l
     module = _imported(options.module)
     try:
         with (
-            closing(module.connect(**_resolved(options.connect))) as connection,
+            closing(_connected(module, options)) as connection,
             closing(connection.cursor()) as cursor,
         ):
             cursor.execute(relation.query, *([relation.parameters] if relation.parameters else ()))
@@ -83,6 +86,21 @@ def _run(options: QueryOptions, relation: QueryRelation, count: int | None) -> l
         raise
     except Exception as error:
         raise _failure(module, relation, error) from None
+
+
+def _connected(module: Any, options: QueryOptions) -> Any:
+    """Return a connection. SourceError source.own_database, secret.missing; the module's errors."""
+    connect = _resolved(options.connect)
+    # Its libpq is the one that the service itself uses.
+    more = [is_known] if options.module == "psycopg2" else []
+    found = module.connect(**module_login(options.module, connect, *more))
+    if options.module in LIBPQ:
+        try:
+            refuse_own(found, "source")
+        except BaseException:
+            found.close()
+            raise
+    return found
 
 
 def _rows(

@@ -26,7 +26,7 @@ from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_m
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.pool import NullPool
 
-from connectors.iceberg import sqlite_catalog
+from connectors.iceberg import postgres_catalog, sqlite_catalog
 from connectors.iceberg.options import IcebergOptions
 from connectors.iceberg.table_files import MAX_BYTES, TableFiles, plain
 from connectors.outside.bounded import Bounds, Meter, unpacked
@@ -194,4 +194,5 @@ def _engine(options: IcebergOptions) -> Engine:
     if options.catalog_file:
         open_file = lambda: sqlite_catalog.connect(options.catalog_file)  # noqa: E731
         return create_engine("sqlite://", creator=open_file, poolclass=NullPool)
-    return create_engine(options.database_url(), poolclass=NullPool)
+    open_database = lambda: postgres_catalog.connect(options.database, options.schema)  # noqa: E731
+    return create_engine("postgresql+psycopg2://", creator=open_database, poolclass=NullPool)

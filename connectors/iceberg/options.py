@@ -7,14 +7,16 @@ other machines. Unknown or contradictory options are refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import unquote, urlsplit
 
-from connectors import netguard, secrets
+from connectors import netguard
 from connectors.lake.location import PAGE, Location, max_delay_s, plain_name
 from connectors.option_reader import OptionReader
-from connectors.outside.address import AddressError, parse_folder
+from connectors.outside.address import AddressError, parse_folder, parse_url
+from connectors.outside.logins import PostgresLogin, is_plain, read_plain
+from connectors.secrets import refuse_plain
 from connectors.sink import SinkTable
 
 MAX_DELAY_S = 30.0
@@ -25,11 +27,14 @@ _NOT_IN_NAMES = "/\\"
 
 @dataclass(frozen=True)
 class IcebergOptions:
-    """location: the warehouse. catalog: URL of the SQL catalog. password: a reference, or empty."""
+    """location: the warehouse. catalog: URL of the SQL catalog. login: to its database, None for a
+    file; schema: of the catalog's tables there.
+    """
 
     location: Location
     catalog: str
-    password: str = field(repr=False)
+    login: PostgresLogin | None
+    schema: str
     catalog_name: str
     namespace: tuple[str, ...]
     table: str
@@ -59,10 +64,10 @@ class IcebergOptions:
             except AddressError as error:
                 hint = "sqlite:////folder/catalog.db, without escapes"
                 raise reader.refused("catalog", str(error), hint=hint) from None
-        if parts.scheme == _POSTGRES and not (parts.hostname and parts.username):
-            raise reader.refused("catalog", "must name a user and a host")
         if password:
-            secrets.refuse_plain("password", password)
+            refuse_plain("password", password)
+        login = None if parts.scheme == _SQLITE else _login(reader, catalog, password)
+        schema = read_plain(reader, "catalog_schema", "public")
         reader.choice("initial", ("rows", "changes"), "rows")
         *namespace, name = reader.take("table", str, f"tidemark.{plain_name(table)}").split(".")
         if not namespace or not all(map(_is_name, (*namespace, name))):
@@ -70,7 +75,8 @@ class IcebergOptions:
         made = IcebergOptions(
             location,
             catalog,
-            password,
+            login,
+            schema,
             reader.take("catalog_name", str, "default"),
             tuple(namespace),
             name,
@@ -90,7 +96,13 @@ class IcebergOptions:
         if self.catalog_file:
             netguard.check_sink_path(self.catalog_file)
         else:
-            netguard.check_url(self.catalog)
+            self.database.address()
+
+    @property
+    def database(self) -> PostgresLogin:
+        """How the database of a catalog of PostgreSQL is reached."""
+        assert self.login is not None
+        return self.login
 
     @property
     def catalog_file(self) -> str:
@@ -108,13 +120,23 @@ class IcebergOptions:
         path = self.location.path
         return f"{path if self.location.is_bucket else f'file://{path}'}/{self.table_folder}"
 
-    def database_url(self) -> str:
-        """Return the URL of a catalog of PostgreSQL. SourceError secret.missing."""
-        parts = urlsplit(self.catalog)
-        password = secrets.resolve(self.password)
-        login = f"{parts.username}:{quote(password, safe='')}" if password else parts.username
-        host = parts.netloc.rpartition("@")[2]
-        return f"postgresql+psycopg2://{login}@{host}{parts.path}"
+
+def _login(reader: OptionReader, catalog: str, password: str) -> PostgresLogin:
+    """Return how the catalog's database is reached. SinkError sink.bad_option."""
+    hint = "postgresql://user@host/database"
+    try:
+        url = parse_url(catalog, (_POSTGRES,), default_port=5432, may_have_login=True)
+    except AddressError as error:
+        raise reader.refused("catalog", str(error), hint=hint) from None
+    user, database = url.user, unquote(url.path.removeprefix("/"))
+    for text in (user, database):
+        if not is_plain(text):
+            raise reader.refused(
+                "catalog", "must name a user and a host, and a database", hint=hint
+            )
+    return PostgresLogin(
+        url.host, url.port, user, password, database=database, without_tls="prefer"
+    )
 
 
 def _is_name(text: str) -> bool:

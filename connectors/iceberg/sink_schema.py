@@ -21,6 +21,9 @@ SCHEMA = group(
         "table": text("Table", "Namespace and name; by default tidemark and the view's name."),
         "initial": initial(),
         "catalog_name": advanced(text("Catalog's name", "In that database.", default="default")),
+        "catalog_schema": advanced(
+            text("Schema", "Of the catalog's tables in PostgreSQL.", default="public")
+        ),
         "max_delay_s": max_delay_s(30),
         **{name: one for name, one in BUCKET.items() if name not in _NOT_SUPPORTED},
     },

@@ -7,20 +7,20 @@ programs or lose records.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from connectors import netguard
 from connectors.option_reader import OptionReader
+from connectors.outside.address import AddressError, parse_server
 from connectors.secrets import refuse_plain, resolve
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-_SERVER = re.compile(r"[^\s:,/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
 # Prefixes of the librdkafka settings that users may set under `client`: networks, sizes and times.
 # Excluded: settings with a required value (isolation, commits, resets), settings that name a file
-# or a program, and settings that print secrets.
+# or a program, settings that print secrets, and lookups of names other than those that were
+# checked.
 ALLOWED = (
     "socket.",
     "reconnect.",
@@ -29,7 +29,6 @@ ALLOWED = (
     "broker.address.",
     "client.id",
     "client.rack",
-    "client.dns.lookup",
     "metadata.max.age.ms",
     "topic.metadata.refresh.",
     "metadata.recovery.",
@@ -137,11 +136,16 @@ def _servers(reader: OptionReader) -> tuple[str, ...]:
     listed = found.split(",") if isinstance(found, str) else found
     if not isinstance(listed, list) or not listed:
         raise reader.refused(name, "must be a list of servers", hint='"host:port,host:port"')
-    servers = tuple(one.strip() if isinstance(one, str) else "" for one in listed)
-    for one in servers:
-        if not _SERVER.fullmatch(one):
-            raise reader.refused(name, "has an entry that is not host:port", detail=one)
-    return servers
+    return tuple(_server(reader, one.strip() if isinstance(one, str) else "") for one in listed)
+
+
+def _server(reader: OptionReader, text: str) -> str:
+    try:
+        host, port = parse_server(text)
+    except AddressError:
+        what = "has an entry that is not host:port"
+        raise reader.refused("bootstrap_servers", what, detail=text) from None
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _tls(reader: OptionReader) -> Tls | None:

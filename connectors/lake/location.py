@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from connectors import netguard, secrets
+from connectors import netguard
 from connectors.extras import extra_required
 from connectors.objects.bucket_options import BucketOptions
 from connectors.objects.folder_storage import SinkFolder
@@ -87,10 +87,6 @@ class Location:
         if isinstance(storage, SinkFolder):
             # Folders that the check has made.
             storage.remove_empty("check")
-
-    def secret(self, name: str) -> str:
-        """Return a credential of the bucket, resolved: access_key, secret_key, session_token."""
-        return secrets.resolve(getattr(self.bucket, name))
 
 
 def unreached(detail: str) -> TemporaryError:

@@ -5,13 +5,14 @@ Invariant: no option holds a secret itself.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from connectors.formats.declared import declare_columns
 from connectors.option_reader import OptionReader
+from connectors.outside.address import AddressError, parse_server
+from connectors.outside.logins import MongoLogin
 from connectors.polled.rows import (
     DEAD_LETTER,
     RowOptions,
@@ -27,16 +28,6 @@ ID = "_id"
 POLL, STREAM = "poll", "stream"
 MAX_ROWS = 1_000_000
 DEFAULT_PORT = 27017
-_SERVER = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(\d{1,5}))?")
-
-
-@dataclass(frozen=True)
-class Login:
-    """user, password: references or ""; source: the database that knows the user."""
-
-    user: str = ""
-    password: str = ""
-    source: str = "admin"
 
 
 @dataclass(frozen=True)
@@ -68,7 +59,7 @@ class MongoOptions:
 
     servers: tuple[tuple[str, int], ...]
     relations: tuple[CollectionRelation, ...]
-    login: Login
+    login: MongoLogin
     is_tls: bool
     ca: str
     timeout_s: float
@@ -127,17 +118,16 @@ def _relation(name: str, supplied: Any, database: str, shared: SharedOptions) ->
 
 
 def _server(reader: OptionReader, text: str) -> tuple[str, int]:
-    found = _SERVER.fullmatch(text)
-    port = int(found[2] or DEFAULT_PORT) if found else 0
-    if found is None or not 0 < port < 1 << 16:
-        raise reader.refused("servers", 'must be a list of "host:port"', detail=text)
-    return found[1].strip("[]"), port
+    try:
+        return parse_server(text, DEFAULT_PORT)
+    except AddressError:
+        raise reader.refused("servers", 'must be a list of "host:port"', detail=text) from None
 
 
-def _login(reader: OptionReader) -> Login:
+def _login(reader: OptionReader) -> MongoLogin:
     user, password = reader.take("user", str, ""), reader.take("password", str, "")
     if bool(user) != bool(password):
         raise reader.refused("user", "and password need each other")
     if password:
         refuse_plain("password", password)
-    return Login(user, password, reader.take("auth_source", str, "admin"))
+    return MongoLogin(user, password, reader.take("auth_source", str, "admin"))

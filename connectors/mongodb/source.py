@@ -15,7 +15,7 @@ from typing import Any
 from pymongo import MongoClient
 from pymongo.errors import ConnectionFailure, PyMongoError
 
-from connectors import netguard, secrets
+from connectors import secrets
 from connectors.feed_source import (
     REJECTED_KINDS,
     DeclaredRelation,
@@ -35,12 +35,14 @@ from connectors.mongodb.change_stream import (
 )
 from connectors.mongodb.documents import records_of
 from connectors.mongodb.options import ID, CollectionRelation, MongoOptions, read_options
+from connectors.outside.logins import tls_context
 from connectors.polled.contents import Fetched
 from connectors.polled.feed import PolledFeed, Watch
 from connectors.polled.rows import SAMPLES, RowReader, declared_relation, with_columns
 from connectors.polled.schedule import PollSchedule
 from connectors.polled.source import Polled, PolledSource
 from connectors.source import SourceBatch
+from connectors.table_options import Tls
 from dataflow.delta import Delta
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from dataflow.schema import Relation
@@ -51,6 +53,8 @@ _NOT_REPLICATED, _TOO_LARGE = 40573, 10334
 # The server shuts down, steps down, or has interrupted the operation.
 _PASSING = (91, 189, 10107, 11600, 11602, 13435, 13436, 237, 43)
 _SHOWN = 300
+# Of a client's pool, which has no setting for either.
+_CONTEXT, _METADATA = "_PoolOptions__ssl_context", "_PoolOptions__metadata"
 
 
 def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
@@ -109,8 +113,7 @@ def read(
     failure: TidemarkError | None = None
     for host, port in options.servers:
         try:
-            [address, *_] = netguard.check_host(host, port)
-            with _client(options, host, address, port) as client:
+            with _client(options, host, port) as client:
                 found = client[relation.database][relation.collection].find(
                     where, shown, limit=count, batch_size=BATCH_DOCUMENTS
                 )
@@ -275,8 +278,7 @@ def connected(options: MongoOptions) -> MongoClient:
     for host, port in options.servers:
         client = None
         try:
-            [address, *_] = netguard.check_host(host, port)
-            client = _client(options, host, address, port)
+            client = _client(options, host, port)
             client.admin.command("ping")
             return client
         except ConnectionFailure as error:
@@ -312,32 +314,32 @@ def failure_of(relation: CollectionRelation, error: Exception) -> Exception:
     return _refused(relation, error) if isinstance(error, PyMongoError) else error
 
 
-def _client(options: MongoOptions, host: str, address: str, port: int) -> MongoClient:
-    netguard.check_certificate(options.ca)
-    login: dict[str, Any] = {}
-    if options.login.user:
-        login = {
-            "username": secrets.resolve(options.login.user),
-            "password": secrets.resolve(options.login.password),
-            "authSource": options.login.source,
-        }
+def _client(options: MongoOptions, host: str, port: int) -> MongoClient:
     timeout_ms = int(1000 * options.timeout_s)
-    tls: dict[str, Any] = {"tls": True} if options.is_tls else {}
-    if options.is_tls and options.ca:
-        tls["tlsCAFile"] = options.ca
-    return MongoClient(
-        # A certificate is the name's; without one, the very address that was checked is opened.
-        host if options.is_tls else address,
-        port,
-        directConnection=True,
-        serverSelectionTimeoutMS=timeout_ms,
-        connectTimeoutMS=timeout_ms,
-        socketTimeoutMS=timeout_ms,
-        readPreference="secondaryPreferred",
-        tz_aware=True,
-        **login,
-        **tls,
-    )
+    settings: dict[str, Any] = {
+        **options.login.settings(host, port),
+        "connect": False,
+        "serverSelectionTimeoutMS": timeout_ms,
+        "connectTimeoutMS": timeout_ms,
+        "socketTimeoutMS": timeout_ms,
+        "readPreference": "secondaryPreferred",
+        "tz_aware": True,
+    }
+    if not options.is_tls:
+        return _plain(MongoClient(**settings))
+    context = tls_context(Tls(ca_file=options.ca), host)
+    client = MongoClient(**{**settings, "tls": True})
+    # The client has no setting for it: it verifies the name that it connects to, which is the
+    # address that was checked.
+    setattr(client.options.pool_options, _CONTEXT, context)
+    assert client.options.pool_options._ssl_context is context
+    return _plain(client)
+
+
+def _plain(client: MongoClient) -> MongoClient:
+    """Leave out what the client would say of the service's environment, as its cloud and region."""
+    getattr(client.options.pool_options, _METADATA).pop("env", None)
+    return client
 
 
 def _away(host: str, port: int, error: Exception) -> TidemarkError:

@@ -25,7 +25,7 @@ from dataflow.errors import SourceError
 NO_FILE = "/nonexistent"
 # What libpq would otherwise take from PG* variables and ~/.postgresql. Kerberos tickets and SSPI
 # are the service's own, so the server may not ask for them.
-_LIBPQ: dict[str, str] = {
+LIBPQ_DEFAULTS: dict[str, str] = {
     "passfile": NO_FILE,
     "channel_binding": "prefer",
     "options": "",
@@ -83,7 +83,7 @@ class PostgresLogin(HostLogin):
         SourceError host.forbidden, path.forbidden; TemporaryError host.unknown.
         """
         return {
-            **_LIBPQ,
+            **LIBPQ_DEFAULTS,
             "host": self.host,
             "hostaddr": self.address(),
             "port": str(self.port),
@@ -127,6 +127,35 @@ class MySqlLogin(HostLogin):
             "auth_plugin_map": plugins(has_tls=self.tls is not None),
             **encryption,
         }
+
+
+@dataclass(frozen=True)
+class MongoLogin:
+    """user, password: references or "", which is no login; source: the database that knows the
+    user.
+    """
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    source: str = "admin"
+
+    def settings(self, host: str, port: int) -> dict[str, Any]:
+        """Return PyMongo's settings for one server, with the secrets resolved.
+
+        That server alone is reached, not those that it names as members of its set. Only SCRAM is
+        spoken: no kind of login that takes keys, tickets or certificates from elsewhere.
+        SourceError secret.missing, host.forbidden; TemporaryError host.unknown.
+        """
+        found = {
+            "host": netguard.check_host(host, port)[0],
+            "port": port,
+            "directConnection": True,
+            "tls": False,
+        }
+        if not self.user:
+            return found
+        login = {"username": resolve(self.user), "password": resolve(self.password)}
+        return {**found, **login, "authSource": self.source}
 
 
 class NamedContext(ssl.SSLContext):
@@ -196,15 +225,21 @@ def read_host(reader: OptionReader, option: str) -> str:
         raise reader.refused(option, str(error), detail=found) from None
 
 
-def read_plain(reader: OptionReader, option: str) -> str:
-    """Return a name that is no secret: what refers to one would be sent as it is shown.
-
-    Errors `<side>.bad_option`.
-    """
-    found = reader.take(option, str)
-    if not found or "\0" in found or has_reference(found):
+def read_plain(reader: OptionReader, option: str, default: str | None = None) -> str:
+    """Return a name that is no secret. Errors `<side>.bad_option`."""
+    found = reader.take(option, str, default)
+    if not is_plain(found):
         raise reader.refused(option, "must be a plain name")
     return found
+
+
+def is_plain(text: str) -> bool:
+    """Return True for a name that may be sent as it is: what refers to a secret would be read.
+
+    >>> is_plain("reader"), is_plain("${env:PGPASSWORD}"), is_plain("")
+    (True, False, False)
+    """
+    return bool(text) and "\0" not in text and not has_reference(text)
 
 
 def _libpq_tls(tls: Tls) -> dict[str, str]:

@@ -8,13 +8,20 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psycopg2
 import pytest
 from psycopg2 import _psycopg
 
+from connectors import netguard
+from connectors.dbapi import source as dbapi
+from connectors.iceberg import sink as iceberg
+from connectors.iceberg.iceberg_sink import IcebergSink
+from connectors.iceberg.options import IcebergOptions
 from connectors.postgres.additional import sink as additional
 from connectors.postgres.additional.options import TableOptions
 from connectors.postgres.remote import source as remote
@@ -73,10 +80,47 @@ def _sink(options: Options) -> None:
 
 def _keywords(options: Options) -> list[ForeignDsn]:
     source = read_options({**options, "tables": ["public.t"]}, needs_columns=False)
-    return [ForeignDsn.of(source.login), TableOptions.of(options, TABLE).dsn()]
+    catalog = IcebergOptions.of(_catalog_options(options), TABLE)
+    made = [source.login, TableOptions.of(options, TABLE).login, catalog.database]
+    return [ForeignDsn.of(login) for login in made]
 
 
-CONNECTORS: dict[str, Callable[[Options], None]] = {"source": _source, "sink": _sink}
+def _catalog(options: Options) -> None:
+    iceberg.check(_catalog_options(options), TABLE, "t")
+
+
+def _catalog_options(options: Options) -> Options:
+    server = f"{options['host']}:{options.get('port', 5432)}"
+    url = f"postgresql://{quote(options['user'], safe='')}@{server}/{options['database']}"
+    given = {"password": options["password"]} if "password" in options else {}
+    return {"path": netguard.installed().writable[0], "catalog": url, **given}
+
+
+def _module(options: Options) -> None:
+    login = {name: value for name, value in options.items() if name != "database" and value}
+    relations = {"t": {"query": "SELECT 1 AS id", "key": ["id"]}}
+    connect_ = {**login, "dbname": options["database"]}
+    dbapi.discover({"module": "psycopg2", "connect": connect_, "relations": relations})
+
+
+CONNECTORS: dict[str, Callable[[Options], None]] = {
+    "source": _source,
+    "sink": _sink,
+    "catalog": _catalog,
+    "module": _module,
+}
+SIDES = {"source": "source", "sink": "sink", "catalog": "sink", "module": "source"}
+
+
+@pytest.fixture(autouse=True)
+def _warehouse(tmp_path: Path) -> Iterator[Path]:
+    """A folder for the files of an Iceberg table."""
+    before = netguard.installed()
+    folder = tmp_path / "warehouse"
+    folder.mkdir()
+    netguard.install(replace(before, writable=(str(folder),), modules=("psycopg2",)))
+    yield folder
+    netguard.install(before)
 
 
 class _Option(ctypes.Structure):
@@ -157,7 +201,7 @@ def test_every_default_of_this_libpq_is_set() -> None:
 
 
 @pytest.mark.parametrize("option", ["host", "user", "database"])
-@pytest.mark.parametrize("connector", CONNECTORS)
+@pytest.mark.parametrize("connector", ["source", "sink", "catalog"])
 def test_only_the_password_may_be_a_reference(
     connector: str, option: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +211,7 @@ def test_only_the_password_may_be_a_reference(
         options = {"host": "127.0.0.1", "port": server.port, "user": "me", "database": "shop"}
         with pytest.raises(TidemarkError) as raised:
             CONNECTORS[connector]({**options, option: "${env:PGPASSWORD}"})
-    assert raised.value.code == f"{connector}.bad_option"
+    assert raised.value.code == f"{SIDES[connector]}.bad_option"
     assert not server.connections
 
 
@@ -215,9 +259,33 @@ def test_the_own_database_is_refused_whatever_it_is_called(
         options = {**_login(_own, _own.name, user), "host": host}
         return _code(lambda: CONNECTORS[connector](options))
 
-    assert act("postgres") == act(_role) == f"{connector}.own_database"
+    assert act("postgres") == act(_role) == f"{SIDES[connector]}.own_database"
     OWN.install(_own.dsn, "", are_allowed=True)
     assert act("postgres") == ""
+
+
+def test_a_trigger_of_a_role_does_not_run_as_the_service(_own: Database, _role: str) -> None:
+    """A catalog's table that a role has made before, in a database where it may make tables."""
+    _own.execute(f"GRANT CREATE ON SCHEMA public TO {_role}")
+    name = "iceberg_namespace_properties"
+    _own.execute(f"""
+        SET ROLE {_role};
+        CREATE TABLE iceberg_tables (
+            catalog_name text, table_namespace text, table_name text, metadata_location text,
+            previous_metadata_location text, iceberg_type text);
+        CREATE TABLE {name} (
+            catalog_name text, namespace text, property_key text, property_value text);
+        CREATE FUNCTION grab() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            EXECUTE 'ALTER ROLE {_role} SUPERUSER'; RETURN NEW; END $$;
+        CREATE TRIGGER grab BEFORE INSERT ON {name} FOR EACH ROW EXECUTE FUNCTION grab()""")
+    options = IcebergOptions.of(_catalog_options(_login(_own, _own.name, "postgres")), TABLE)
+    asked = "SELECT rolsuper FROM pg_roles WHERE rolname = %s"
+    assert _code(lambda: IcebergSink(options, TABLE, "i").open()) == "sink.own_database"
+    assert _own.rows(asked, (_role,)) == [(False,)]
+    # The control: the attack works where the operator permits the database.
+    OWN.install(_own.dsn, "", are_allowed=True)
+    assert _code(lambda: IcebergSink(options, TABLE, "i").open()) == ""
+    assert _own.rows(asked, (_role,)) == [(True,)]
 
 
 @pytest.mark.parametrize("connector", CONNECTORS)
@@ -232,11 +300,11 @@ def test_another_database_of_the_server_needs_a_login_of_its_own(
         foreign.execute(f"GRANT CREATE ON SCHEMA public TO {_role}")
         act = lambda user: CONNECTORS[connector](_login(_own, other, user))  # noqa: E731
         assert _code(lambda: act(_role)) == ""
-        assert _code(lambda: act("postgres")) == f"{connector}.own_database"
+        assert _code(lambda: act("postgres")) == f"{SIDES[connector]}.own_database"
         # What leads to the server's machine, or to a superuser, is no login of its own.
         for power in ("pg_execute_server_program", "postgres"):
             _own.execute(f"GRANT {power} TO {_role}")
-            assert _code(lambda: act(_role)) == f"{connector}.own_database", power
+            assert _code(lambda: act(_role)) == f"{SIDES[connector]}.own_database", power
             _own.execute(f"REVOKE {power} FROM {_role}")
         assert _code(lambda: act(_role)) == ""
         foreign.execute(f"DROP OWNED BY {_role}")

@@ -15,6 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
+from pymysql.constants import CLIENT
 
 from connectors import netguard
 from connectors.mysql import discover
@@ -170,7 +171,7 @@ def test_no_file_is_sent() -> None:
     settings = MySqlLogin("127.0.0.1", 1, "me").settings()
     assert settings["local_infile"] is False
     flags = pymysql.connections.Connection(**settings, defer_connect=True).client_flag
-    assert not flags & pymysql.constants.CLIENT.LOCAL_FILES
+    assert not flags & CLIENT.LOCAL_FILES
 
 
 def test_which_kinds_are_refused() -> None:

@@ -57,7 +57,7 @@ class ForeignDsn(str):
     def of(login: PostgresLogin) -> ForeignDsn:
         """Return the string for connections made now. Errors as of `PostgresLogin.keywords`."""
         keywords = login.keywords()
-        return ForeignDsn(make_dsn(**{n: v for n, v in keywords.items() if _is_known(n)}))
+        return ForeignDsn(make_dsn(**{n: v for n, v in keywords.items() if is_known(n)}))
 
     def keywords(self) -> dict[str, str]:
         """Return the parts with the secret resolved. SourceError secret.missing."""
@@ -157,6 +157,9 @@ def _ask(session: Connection, sql: str, values: Sequence[Any] | None = None) -> 
     """Return the row of a query; None if the server cannot answer it. psycopg2.Error if lost."""
     try:
         with session.cursor() as cursor:
+            if not session.autocommit:
+                # Of sessions that are not pinned; it ends with the transaction.
+                cursor.execute("SET LOCAL search_path TO pg_catalog, pg_temp")
             cursor.execute(sql, values)
             return cursor.fetchone()
     except psycopg2.Error:
@@ -169,7 +172,7 @@ def _ask(session: Connection, sql: str, values: Sequence[Any] | None = None) -> 
 
 
 @cache
-def _is_known(keyword: str) -> bool:
+def is_known(keyword: str) -> bool:
     """Return True if this libpq has the keyword: one that it lacks has no default either."""
     try:
         parse_dsn(f"{keyword}=1")

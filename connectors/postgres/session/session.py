@@ -132,13 +132,18 @@ def connect(
             if is_long:
                 _set(connection, _ALIVE)
             if isinstance(dsn, ForeignDsn):
-                OWN.refuse(connection, side, lambda own, own_side: connect(own, side=own_side))
+                refuse_own(connection, side)
             if setup is not None:
                 setup(connection)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def refuse_own(connection: Connection, side: str) -> None:
+    """Refuse a new session of a user's source or sink as of `OwnDatabases.refuse`."""
+    OWN.refuse(connection, side, lambda own, own_side: connect(own, side=own_side))
 
 
 def without_transactions(connection: Connection) -> None:

@@ -94,8 +94,9 @@ def test_rows_of_another_postgresql(database: Database) -> None:
     database.execute("INSERT INTO t VALUES (2)")
     declared = [{"name": n, "type": t} for n, (t, _) in columns.items()]
     declared.append({"name": "id", "type": "int"})
-    dsn = {"dsn": f"{database.dsn} options='-c timezone=UTC'"}
-    mirror = begun(options("psycopg2", dsn, query="SELECT * FROM t", columns=declared))
+    login = {"host": "127.0.0.1", "port": database.server.port, "user": "postgres"}
+    login |= {"dbname": database.name, "options": "-c timezone=UTC"}
+    mirror = begun(options("psycopg2", login, query="SELECT * FROM t", columns=declared))
     shown = ", ".join("left(b::text, 1)" if n == "b" else f"{n}::text" for n in columns)
     wanted = database.rows(f"SET timezone = 'UTC'; SELECT {shown}, id::text FROM t")
     assert sorted(mirror.rows["t"].values(), key=lambda r: r[-1]) == sorted(
@@ -138,9 +139,12 @@ def test_more_rows_than_are_allowed_are_an_error(file: str) -> None:
 def test_a_password_is_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SourceError, match="must refer to a secret") as refused:
         connector.declare(options("psycopg2", {"password": "hunter2"}))
+    with pytest.raises(SourceError, match=r"connect\.host"):
+        connector.declare(options("psycopg2", {"user": "me", "dbname": "crm"}))
     assert "hunter2" not in str(refused.value)
     monkeypatch.setenv("CRM_PASSWORD", "hunter2-hunter2")
-    given = options("psycopg2", {"host": "127.0.0.1", "port": 1, "password": "${env:CRM_PASSWORD}"})
+    login = {"host": "127.0.0.1", "port": 1, "user": "me", "dbname": "crm"}
+    given = options("psycopg2", {**login, "password": "${env:CRM_PASSWORD}"})
     with pytest.raises(TemporaryError, match=r"dbapi\.unavailable") as failed:
         begun(given)
     assert "hunter2" not in str(failed.value) + failed.value.detail
