@@ -300,7 +300,7 @@ def may_import(path: Path, imported: str) -> bool:
     elif parts[1] == "outside":
         # What all connectors pass knows none of them.
         allowed = ("connectors.outside", "connectors.netguard", "connectors.secrets")
-        allowed += ("dataflow.errors",)
+        allowed += ("connectors.option_reader", "connectors.table_options", "dataflow.errors")
     else:
         own = f"connectors.{parts[1]}"
         if name_of(path).startswith(PROGRAM):

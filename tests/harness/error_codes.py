@@ -43,6 +43,7 @@ COMPUTED = {
     "{side}.login": [f"{side}.login" for side in SIDES],
     "{side}.database": [f"{side}.database" for side in SIDES],
     "{side}.role_missing": [f"{side}.role_missing" for side in SIDES],
+    "{side}.own_database": [f"{side}.own_database" for side in SIDES],
     "{side}.dsn": [f"{side}.dsn" for side in SIDES],
     "{self.side}.bad_option": [f"{side}.bad_option" for side in SIDES],
     "{self.side}.unreachable": [f"{side}.unreachable" for side in SIDES],

@@ -111,6 +111,8 @@ CONNECTORS: dict[str, Callable[[Options], None]] = {
 }
 SIDES = {"source": "source", "sink": "sink", "catalog": "sink", "module": "source"}
 
+OWN_CODES = {"source": "source.own_database", "sink": "sink.own_database"}
+
 
 @pytest.fixture(autouse=True)
 def _warehouse(tmp_path: Path) -> Iterator[Path]:
@@ -259,7 +261,7 @@ def test_the_own_database_is_refused_whatever_it_is_called(
         options = {**_login(_own, _own.name, user), "host": host}
         return _code(lambda: CONNECTORS[connector](options))
 
-    assert act("postgres") == act(_role) == f"{SIDES[connector]}.own_database"
+    assert act("postgres") == act(_role) == OWN_CODES[SIDES[connector]]
     OWN.install(_own.dsn, "", are_allowed=True)
     assert act("postgres") == ""
 
@@ -300,11 +302,11 @@ def test_another_database_of_the_server_needs_a_login_of_its_own(
         foreign.execute(f"GRANT CREATE ON SCHEMA public TO {_role}")
         act = lambda user: CONNECTORS[connector](_login(_own, other, user))  # noqa: E731
         assert _code(lambda: act(_role)) == ""
-        assert _code(lambda: act("postgres")) == f"{SIDES[connector]}.own_database"
+        assert _code(lambda: act("postgres")) == OWN_CODES[SIDES[connector]]
         # What leads to the server's machine, or to a superuser, is no login of its own.
         for power in ("pg_execute_server_program", "postgres"):
             _own.execute(f"GRANT {power} TO {_role}")
-            assert _code(lambda: act(_role)) == f"{SIDES[connector]}.own_database", power
+            assert _code(lambda: act(_role)) == OWN_CODES[SIDES[connector]], power
             _own.execute(f"REVOKE {power} FROM {_role}")
         assert _code(lambda: act(_role)) == ""
         foreign.execute(f"DROP OWNED BY {_role}")

@@ -183,8 +183,8 @@ def is_known(keyword: str) -> bool:
 
 def _own_database(side: str, why: str) -> TidemarkError:
     hint = "use another database, and a role of its own; TIDEMARK_ALLOW_OWN_DATABASE permits it"
-    what = f"the {side} must not be a database of the service"
-    return ERRORS[side](f"{side}.own_database", what, detail=why, hint=hint)
+    what, kind = f"the {side} must not be a database of the service", ERRORS[side]
+    return kind(f"{side}.own_database", what, detail=why, hint=hint)
 
 
 def _unknown(side: str, detail: str) -> TidemarkError:

@@ -123,8 +123,7 @@ def connect(
     try:
         connection = psycopg2.connect(make_dsn(**arguments), connection_factory=factory)
     except psycopg2.Error as error:
-        is_foreign = isinstance(dsn, ForeignDsn)
-        raise _refused_start(error, keywords, side, is_foreign=is_foreign) from None
+        raise _refused_start(error, _shown(dsn, keywords), side) from None
     connection.watch(arguments)
     try:
         with translated(side, "cannot set up a session"):
@@ -355,16 +354,17 @@ def _set(connection: Connection, statement: str) -> None:
         connection.commit()
 
 
-def _refused_start(
-    error: psycopg2.Error, keywords: dict[str, str], side: str, *, is_foreign: bool
-) -> TidemarkError:
+def _shown(dsn: str, keywords: dict[str, str]) -> dict[str, str]:
+    """Return what an error shows of a login."""
+    return {n: keywords[n] for n in SHOWN} if isinstance(dsn, ForeignDsn) else keywords
+
+
+def _refused_start(error: psycopg2.Error, keywords: dict[str, str], side: str) -> TidemarkError:
     text = _text(error)
     for secret in _SECRETS:
         text = without(text, keywords.get(secret, ""))
     found = start_refusal(text)
     kind = TemporaryError if found.is_temporary else _ERRORS[side]
-    if is_foreign:
-        keywords = {name: keywords[name] for name in SHOWN}
     detail = f"{redact(make_dsn(**keywords))}: {text}"
     what = f"the {side} {found.what}"
     return kind(f"{side}.{found.name}", what, detail=detail, hint=found.hint)
