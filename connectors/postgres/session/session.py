@@ -96,11 +96,9 @@ def connect(
     parse a user's text. is_users: the session is handed to a user, with the login's path.
 
     is_long: its statements read or write whole tables (`Limits`), wait for locks as long, and end
-    when this process does.
-
-    side is the code's first word and selects the error class: "source" or "sink". Calls are watched
-    (`liveness_watchdog`). TemporaryError `<side>.unreachable`, or a refusal `<side>.login`,
-    `<side>.database`, `<side>.dsn`. A ForeignDsn is refused as of `OwnDatabases.refuse`.
+    when this process does. side is the code's first word and selects the error class: "source" or
+    "sink". Calls are watched (`liveness_watchdog`). TemporaryError `<side>.unreachable`, or a
+    refusal `<side>.login`, `<side>.database`, `<side>.dsn`, `<side>.own_database`.
     """
     pinned = {**_own_settings(is_long=is_long), **(settings or {})}
     path = "" if is_users else pinned.pop("search_path", PINNED_PATH)
@@ -124,14 +122,13 @@ def connect(
         connection = psycopg2.connect(make_dsn(**arguments), connection_factory=factory)
     except psycopg2.Error as error:
         raise _refused_start(error, _shown(dsn, keywords), side) from None
-    connection.watch(arguments)
     try:
+        connection.watch(arguments)
         with translated(side, "cannot set up a session"):
             _pin(connection, pinned, path)
             if is_long:
                 _set(connection, _ALIVE)
-            if isinstance(dsn, ForeignDsn):
-                refuse_own(connection, side)
+            _refuse_own(dsn, connection, side)
             if setup is not None:
                 setup(connection)
     except BaseException:
@@ -143,6 +140,11 @@ def connect(
 def refuse_own(connection: Connection, side: str) -> None:
     """Refuse a new session of a user's source or sink as of `OwnDatabases.refuse`."""
     OWN.refuse(connection, side, lambda own, own_side: connect(own, side=own_side))
+
+
+def _refuse_own(dsn: str, connection: Connection, side: str) -> None:
+    if isinstance(dsn, ForeignDsn):
+        refuse_own(connection, side)
 
 
 def without_transactions(connection: Connection) -> None:
