@@ -76,6 +76,7 @@ def servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Servers
             "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true",
             "AWS_DEFAULT_CONTENT_TYPE": f"{MARK}/{MARK}",
             "AWS_PROXY_URL": elsewhere,
+            "AWS_PROXY_EXCLUDES": "127.0.0.1",
             "NO_PROXY": "",
             "no_proxy": "",
             **{f"{name}_PROXY": elsewhere for name in ("HTTP", "HTTPS", "ALL")},

@@ -23,7 +23,7 @@ ALONE = (
     *("gzip", "zlib", "bz2", "lzma", "zipfile", "tarfile", "zstandard", "xml", "lxml"),
 )
 # What may be made elsewhere only where the address was checked before.
-MADE = ("S3Store", "DeltaTable", "MongoClient")
+MADE = ("S3Store", "DeltaTable", "MongoClient", "create_engine", "make_dsn")
 EXCEPTIONS: dict[str, dict[str, str]] = {
     "files/bucket.py": {"obstore": "objects of a store that bucket_options has opened"},
     "files/stream.py": {
@@ -37,7 +37,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "socket": "the exceptions of its client",
         "zlib": "checksums, and events that the server has packed",
     },
-    "mysql/options.py": {"ssl": "the exceptions of its client"},
     "mysql/server.py": {"socket": "ends the sockets of its client"},
     "mysql/sink_session.py": {"socket": "ends the sockets of its client"},
     "netguard.py": {"socket": "it is what resolves and checks"},
@@ -55,9 +54,14 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "spark/maintained/tasks.py": {"socket": "the name of this machine"},
     "spark/session.py": {"zipfile": "packs our own code for executors"},
     "stream/websocket.py": {"websockets": "the protocol, over a socket of outside/sockets.py"},
+    "iceberg/catalog.py": {"create_engine()": "over the sessions of postgres, and a checked file"},
+    "postgres/embedded/engine_lock.py": {"make_dsn()": "of the user's own server"},
+    "postgres/session/backend_probe.py": {"make_dsn()": "of a session, in a second one"},
+    "postgres/session/foreign.py": {"make_dsn()": "of the login of outside/logins.py"},
+    "postgres/session/session.py": {"make_dsn()": "of the settings, or a foreign one"},
     "delta/delta_sink.py": {"DeltaTable()": "behind the relay"},
     "delta/table_log.py": {"DeltaTable()": "behind the relay"},
-    "mongodb/source.py": {"MongoClient()": "with the addresses that were checked"},
+    "mongodb/source.py": {"MongoClient()": "with the login of outside/logins.py"},
 }
 
 
