@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import socket
+import socketserver
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
 
 WAIT_S = 30.0
 
@@ -155,3 +164,61 @@ def recording_http() -> Iterator[HttpRecorder]:
         server.shutdown()
         server.server_close()
         thread.join(WAIT_S)
+
+
+def certificate_of(folder: Path, name: str) -> tuple[Path, Path]:
+    """Files with a certificate of a name, which is its own authority, and with its key."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
+    plain = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL
+    (folder / "key.pem").write_bytes(key.private_bytes(*plain, serialization.NoEncryption()))
+    (folder / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    return folder / "cert.pem", folder / "key.pem"
+
+
+@contextmanager
+def encrypted(port: int, certificate: Path, key: Path) -> Iterator[int]:
+    """The port of a relay that speaks TLS, before a server that does not."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with (
+                suppress(OSError),
+                context.wrap_socket(self.request, server_side=True) as client,
+                socket.create_connection(("127.0.0.1", port)) as server,
+            ):
+                back = threading.Thread(target=_pass_on, args=(server, client), daemon=True)
+                back.start()
+                _pass_on(client, server)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join(WAIT_S)
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while part := source.recv(1 << 16):
+            target.sendall(part)
+        target.shutdown(socket.SHUT_RDWR)

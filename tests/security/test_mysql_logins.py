@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pymysql
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import NameOID
 from pymysql.constants import CLIENT
 
 from connectors import netguard
@@ -30,7 +27,7 @@ from dataflow.errors import TidemarkError
 from dataflow.schema import Field
 from dataflow.types import INT4
 from tests.harness.mariadb import MariaDb, MariaDbServer, missing
-from tests.security.login_servers import mysql_asking, serving
+from tests.security.login_servers import certificate_of, mysql_asking, serving
 
 PASSWORD = "password-of-the-login"
 SALT = b"12345678901234567890\0"
@@ -213,27 +210,10 @@ def tls_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, 
     if why := missing():
         pytest.skip(why)
     folder = tmp_path_factory.mktemp("tls")
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "db.example")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("db.example")]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
-    )
-    plain = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL
-    (folder / "key.pem").write_bytes(key.private_bytes(*plain, serialization.NoEncryption()))
-    (folder / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    files = {"ssl-cert": str(folder / "cert.pem"), "ssl-key": str(folder / "key.pem")}
+    certificate, key = certificate_of(folder, "db.example")
+    files = {"ssl-cert": str(certificate), "ssl-key": str(key)}
     before = netguard.installed()
     netguard.install(Guard(folders=(str(folder),)))
     with MariaDbServer(files) as server:
-        yield server.port, str(folder / "cert.pem")
+        yield server.port, str(certificate)
     netguard.install(before)
