@@ -108,7 +108,11 @@ class AvroDecoder:
     ) -> tuple[AvroSchema, list[int], list[Any]]:
         target = None if reader is None or reader is writer else reader.decoder
         rows, values = [], []
-        for number, body in zip(numbers, bodies, strict=True):
+        faults = dict(writer.bounds.faults(bodies))
+        for position, (number, body) in enumerate(zip(numbers, bodies, strict=True)):
+            if position in faults:
+                fields.refuse(number, malformed(faults[position]))
+                continue
             stream = BytesIO(body)
             try:
                 value = schemaless_reader(stream, writer.decoder, target)

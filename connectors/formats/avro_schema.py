@@ -14,6 +14,7 @@ from typing import Any
 from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
 from connectors.formats import connect_types
+from connectors.formats.avro_bounds import MOST_TYPES, AvroBounds
 from connectors.formats.jsonb_text import Numeral
 from connectors.formats.leaves import Leaf, decimal_text, plain_scalar
 from dataflow.errors import SourceError
@@ -87,6 +88,7 @@ class AvroSchema:
         """Parse a schema. SourceError format.schema."""
         self.texts = (text, dict(references or {}))
         self._named: dict[str, Any] = {}
+        self._decoded_values = 0
         try:
             for one in (references or {}).values():
                 parse_schema(_checked_apart(json.loads(one)), named_schemas=self._named)
@@ -97,6 +99,7 @@ class AvroSchema:
             bare = _bare(_checked_apart(json.loads(text)))
             # Not forced: the types of a union are marked as parsed then, and not parsed again.
             self.decoder: Any = parse_schema(bare, named_schemas=self._bare)
+            self.bounds = AvroBounds(self)
         except _BAD_SCHEMA as error:
             raise _refusal(error) from None
 
@@ -129,7 +132,7 @@ class AvroSchema:
     def branches(self, node: Any) -> list[Any]:
         """Return the non-null types of a value, with names resolved."""
         nodes = node if isinstance(node, list) else [node]
-        found = [self._resolved(one) for one in nodes]
+        found = [self.resolved(one) for one in nodes]
         return [one for one in found if self.name(one) != "null"]
 
     def name(self, node: Any) -> str:
@@ -188,10 +191,14 @@ class AvroSchema:
 
     def _decoded(self, node: Any, default: Any) -> Any:
         """Return the JSON of a default as the decoder would return the value; ValueError."""
+        # Defaults of fields within defaults: a few lines may stand for any number of values.
+        self._decoded_values += 1
+        if self._decoded_values > MOST_TYPES:
+            raise RecursionError(f"its defaults have more than {MOST_TYPES:,} values")
         reasons = []
         for one in node if isinstance(node, list) else [node]:
             try:
-                return self._decoded_as(self._resolved(one), default)
+                return self._decoded_as(self.resolved(one), default)
             except ValueError as error:
                 reasons.append(str(error))
         raise ValueError(", ".join(reasons) or "a union of no types")
@@ -229,7 +236,7 @@ class AvroSchema:
             raise ValueError(f'the record lacks its field "{name}"')
         return self._decoded(field["type"], default[name] if name in default else field[_DEFAULT])
 
-    def _resolved(self, node: Any) -> Any:
+    def resolved(self, node: Any) -> Any:
         """Return the definition of a name, and the inner type of {"type": {...}}."""
         while True:
             if isinstance(node, str) and node in self._named:

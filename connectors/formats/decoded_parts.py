@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from connectors.formats.declared import DeclaredColumn
-from connectors.formats.fields import Fields, shown
+from connectors.formats.fields import SHOWN_CHARACTERS, Fields, shown
 from connectors.formats.leaves import Leaf, column_of_values
 from dataflow.delta import Column
 
@@ -28,10 +28,18 @@ def read_part(
         return Column.nulls(column.field.type.physical, len(found))
     answer, faults = column_of_values(column, leaf, found)
     reasons = {
-        rows[row]: f"{reason}: {shown(str(found[row]).encode())}" for row, reason in faults.items()
+        rows[row]: f"{reason}: {_shown_value(found[row])}" for row, reason in faults.items()
     }
     fields.refuse_values(column.field.name, reasons)
     return answer
+
+
+def _shown_value(value: Any) -> str:
+    """Return a value for a reason; of what is within another, printing may take minutes."""
+    if isinstance(value, bytes | str):
+        value = value[: 2 * SHOWN_CHARACTERS]
+    is_single = value is None or isinstance(value, bytes | str | int | float)
+    return shown(str(value).encode(errors="replace")) if is_single else type(value).__name__
 
 
 def values_at(values: Sequence[Any], path: Sequence[str]) -> list[Any]:

@@ -8,7 +8,7 @@ truncated or wrapped.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,8 @@ _TIMES = (TypeKind.DATE, TypeKind.TIME, TypeKind.TIMESTAMP, TypeKind.TIMESTAMPTZ
 _INTS = (TypeKind.INT2, TypeKind.INT4, TypeKind.INT8)
 _FLOATS = (TypeKind.FLOAT4, TypeKind.FLOAT8)
 _FIXED_DIGITS = 18
+# Of the JSON text of one value: few bytes may stand for many long names of a schema.
+MOST_CHARACTERS = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -158,14 +160,33 @@ def is_json_text(value: str, is_json: bool) -> bool:
 
 def dump(value: Any) -> str:
     """Return the JSON text of a `plain` value; numbers are unchanged. ValueError."""
-    if isinstance(value, Numeral):
-        return str(value)
+    parts: list[str] = []
+    left = MOST_CHARACTERS
+    for part in _dumped(value):
+        left -= len(part)
+        if left < 0:
+            raise ValueError(f"its JSON text has more than {MOST_CHARACTERS >> 20} million letters")
+        parts.append(part)
+    return "".join(parts)
+
+
+def _dumped(value: Any) -> Iterator[str]:
     if isinstance(value, list):
-        return f"[{', '.join(map(dump, value))}]"
-    if isinstance(value, dict):
-        pairs = (f"{json.dumps(key, ensure_ascii=False)}: {dump(v)}" for key, v in value.items())
-        return "{" + ", ".join(pairs) + "}"
-    return json.dumps(value, ensure_ascii=False)
+        yield "["
+        for at, one in enumerate(value):
+            if at:
+                yield ", "
+            yield from _dumped(one)
+        yield "]"
+    elif isinstance(value, dict):
+        yield "{"
+        for at, (key, one) in enumerate(value.items()):
+            yield f"{', ' if at else ''}{json.dumps(key, ensure_ascii=False)}: "
+            yield from _dumped(one)
+        yield "}"
+    else:
+        is_number = isinstance(value, Numeral)
+        yield str(value) if is_number else json.dumps(value, ensure_ascii=False)
 
 
 def plain_scalar(leaf: Leaf, value: Any) -> Any:

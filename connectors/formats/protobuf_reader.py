@@ -13,9 +13,11 @@ import numpy as np
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
 
+from connectors.formats.avro_bounds import MOST_VALUES
 from connectors.formats.declared import DeclaredColumn
 from connectors.formats.decoded_parts import read_part, scattered
 from connectors.formats.fields import Fields, malformed, no_schema
+from connectors.formats.protobuf_bounds import ProtobufBounds
 from connectors.formats.protobuf_schema import (
     ProtobufSchema,
     find_fields,
@@ -42,6 +44,7 @@ class ProtobufReader:
         self._columns = columns
         self._registry = registry
         self._messages: dict[_Kind, Descriptor] = {}
+        self._bounds: dict[int, tuple[Descriptor, ProtobufBounds]] = {}
         self._fixed: Descriptor | None = None
         text, encoded = options.get("schema"), options.get("descriptors")
         if (text or encoded) is None and registry is None:
@@ -69,7 +72,11 @@ class ProtobufReader:
         for message, numbers, bodies in self._split(records, fields):
             parse = parser_of(message)
             rows, values = [], []
-            for number, body in zip(numbers, bodies, strict=True):
+            refused = self._bounds_of(message).too_large(bodies)
+            for position, (number, body) in enumerate(zip(numbers, bodies, strict=True)):
+                if position in refused:
+                    fields.refuse(number, malformed(f"more than {MOST_VALUES:,} values"))
+                    continue
                 try:
                     values.append(parse(body))
                 except DecodeError as error:
@@ -90,6 +97,12 @@ class ProtobufReader:
                 positions.append(np.array(rows, np.int64))
             fields.columns.append(scattered(column, pieces, positions, len(records)))
         return fields
+
+    def _bounds_of(self, message: Descriptor) -> ProtobufBounds:
+        # Held with its bounds, so that no other message gets its id.
+        if id(message) not in self._bounds:
+            self._bounds[id(message)] = message, ProtobufBounds(message)
+        return self._bounds[id(message)][1]
 
     def find_described(self, records: Sequence[bytes]) -> Descriptor | None:
         """Return the message of the last of these records, or the configured one."""

@@ -19,6 +19,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError
 
+from connectors.formats.avro_bounds import MOST_VALUES
 from connectors.formats.avro_schema import BYTEA
 from connectors.formats.leaves import Leaf, plain_scalar
 from dataflow.errors import SourceError
@@ -116,14 +117,14 @@ def find_fields(message: Descriptor, path: Sequence[str]) -> list[FieldDescripto
 def leaf_of(field: FieldDescriptor) -> Leaf:
     """Return the leaf of a field's values, as `value_of` returns them."""
     if field.is_repeated:
-        return Leaf(JSONB, plain=lambda value: _plain_repeated(field, value))
+        return Leaf(JSONB, plain=lambda value: _Plain().repeated(field, value))
     message = field.message_type
     if message is not None:
         if message.full_name == f"{_WELL_KNOWN}Timestamp":
             return Leaf(TIMESTAMPTZ, "us")
         if is_wrapper(message):
             return leaf_of(message.fields_by_name["value"])
-        return Leaf(JSONB, plain=lambda value: _plain_struct(message, value))
+        return Leaf(JSONB, plain=lambda value: _Plain().struct(message, value))
     if field.type == FieldDescriptor.TYPE_BYTES:
         return Leaf(BYTEA)
     return _KINDS[field.cpp_type]
@@ -166,40 +167,56 @@ def _single(field: FieldDescriptor, value: Any) -> Any:
     return str(value) if field.cpp_type == FieldDescriptor.CPPTYPE_UINT64 else value
 
 
-def _plain_repeated(field: FieldDescriptor, values: Any) -> Any:
-    message = field.message_type
-    if message is None or not message.GetOptions().map_entry:
-        return [_plain(field, value) for value in values]
-    inner = message.fields_by_name["value"]
-    keys = message.fields_by_name["key"]
-    return {
-        ("true" if key else "false") if keys.cpp_type == keys.CPPTYPE_BOOL else str(key):
-        _plain(inner, values[key])
-        for key in values
-    }  # fmt: skip
+class _Plain:
+    """Converts one value to JSON. ValueError: it would have more than MOST_VALUES values.
 
+    A message of two bytes has all fields of its type, which may be thousands.
+    """
 
-def _plain(field: FieldDescriptor, value: Any) -> Any:
-    message, single = field.message_type, _single(field, value)
-    if message is None or is_wrapper(message) or message.full_name == f"{_WELL_KNOWN}Timestamp":
+    def __init__(self) -> None:
+        self._left = MOST_VALUES
+
+    def repeated(self, field: FieldDescriptor, values: Any) -> Any:
+        """Return a list, or an object of a map."""
+        self._count(len(values))
+        message = field.message_type
+        if message is None or not message.GetOptions().map_entry:
+            return [self._value(field, value) for value in values]
+        inner = message.fields_by_name["value"]
+        keys = message.fields_by_name["key"]
+        return {
+            ("true" if key else "false") if keys.cpp_type == keys.CPPTYPE_BOOL else str(key):
+            self._value(inner, values[key])
+            for key in values
+        }  # fmt: skip
+
+    def struct(self, message: Descriptor, value: Any) -> dict[str, Any]:
+        """Return all fields by their proto names; null if one is missing."""
+        found = {}
+        self._count(len(message.fields))
+        for field in message.fields:
+            if field.is_repeated:
+                found[field.name] = self.repeated(field, getattr(value, field.name))
+            elif _is_missing(field, value):
+                found[field.name] = None
+            else:
+                found[field.name] = self._value(field, getattr(value, field.name))
+        return found
+
+    def _value(self, field: FieldDescriptor, value: Any) -> Any:
+        message, single = field.message_type, _single(field, value)
+        is_time = message is not None and message.full_name == f"{_WELL_KNOWN}Timestamp"
+        if message is not None and not is_wrapper(message) and not is_time:
+            return self.struct(message, single)
         inner = message.fields_by_name["value"] if message and is_wrapper(message) else field
         leaf = _KINDS.get(inner.cpp_type, Leaf(TIMESTAMPTZ, "us"))
         leaf = Leaf(BYTEA) if inner.type == FieldDescriptor.TYPE_BYTES else leaf
         return plain_scalar(leaf, single)
-    return _plain_struct(message, single)
 
-
-def _plain_struct(message: Descriptor, value: Any) -> dict[str, Any]:
-    """Return all fields by their proto names; null if one is missing."""
-    found = {}
-    for field in message.fields:
-        if field.is_repeated:
-            found[field.name] = _plain_repeated(field, getattr(value, field.name))
-        elif _is_missing(field, value):
-            found[field.name] = None
-        else:
-            found[field.name] = _plain(field, getattr(value, field.name))
-    return found
+    def _count(self, more: int) -> None:
+        self._left -= more
+        if self._left < 0:
+            raise ValueError(f"it has more than {MOST_VALUES:,} values")
 
 
 def _compile(text: str, references: Mapping[str, str]) -> bytes:
