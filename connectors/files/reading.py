@@ -6,7 +6,8 @@ reading the same version again, or from the middle, gives the same rows under th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +19,7 @@ from connectors.files.journal import FileStat
 from connectors.files.parquet_rows import ParquetRows, group_ends, open_parquet, parquet_rows
 from connectors.files.pattern import folder_values
 from connectors.files.records import (
+    BLOCK_RECORDS,
     LineForm,
     Records,
     Stretch,
@@ -32,7 +34,7 @@ from connectors.files.xml_records import XmlColumn, xml_records
 from connectors.formats.csv_reader import Dialect, split_record
 from connectors.formats.declared import DeclaredColumn
 from connectors.formats.fields import NOT_UTF8, null_value, utf8_fault
-from connectors.formats.record_format import Decoded, RecordFormat
+from connectors.formats.record_format import Decoded, RecordFormat, joined
 from connectors.formats.row_format import finish
 from connectors.formats.text_reader import TextReader
 from dataflow.delta import KIND_BYTES, Column
@@ -40,6 +42,9 @@ from dataflow.errors import SourceError
 from dataflow.types import TypeKind
 
 SPLIT_BYTES = 32 << 20
+# Records whose values may be longer than their texts are decoded so many at a time, and their rows
+# yielded once they have this size.
+_EXPANDING_RECORDS, _ROWS_BYTES = 512, 32 << 20
 _WHOLE = (TypeKind.JSON, TypeKind.JSONB)
 # Exceptions that malformed content may raise unexpectedly.
 OF_CONTENT = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError)
@@ -211,21 +216,22 @@ class FileReader:
             parquet = open_parquet(stream.seekable())
             yield from map(_of_parquet, parquet_rows(parquet, columns, after, groups))
         elif options.format == known.JSON:
-            yield from _decoded(self.shape.json_format(columns), json_records(stream), stream)
+            format = self.shape.json_format(columns)
+            yield from _decoded(format, json_records(stream), stream, columns)
         elif options.format == known.XML:
             format = self.shape.json_format([self.shape.flat(c) for c in columns])
             found = xml_records(stream, options.row_tag, [_xml_column(c) for c in columns])
-            yield from _decoded(format, found, stream)
+            yield from _decoded(format, found, stream, columns)
         elif options.format == known.CSV and options.has_header:
             format = self.shape.csv_format(columns, self._header(stream))
             found = line_records(stream, self._line_form(), stretch)
-            yield from _decoded(format, found, stream, 0 if stretch.offset else 1)
+            yield from _decoded(format, found, stream, columns, 0 if stretch.offset else 1)
         else:
             is_csv = options.format == known.CSV
             make = self.shape.json_format
             format = self.shape.csv_format(columns, None) if is_csv else make(columns)
             found = line_records(stream, self._line_form(), stretch)
-            yield from _decoded(format, found, stream)
+            yield from _decoded(format, found, stream, columns)
 
     def _line_form(self) -> LineForm:
         if self.shape.options.format == known.JSONL:
@@ -237,7 +243,7 @@ class FileReader:
         record = first_record(stream, self._line_form())
         stream.seek(0)
         names = header_names(record, stream, self.shape.options.dialect)
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             raise UnreadableFile(f'its header has "{twice[0]}" twice')
         return names
@@ -299,19 +305,45 @@ def _in_encoding(reason: str, stream: ByteStream) -> str:
 
 
 def _decoded(
-    format: RecordFormat, found: Iterator[Records], stream: ByteStream, skipped: int = 0
+    format: RecordFormat,
+    found: Iterator[Records],
+    stream: ByteStream,
+    columns: Sequence[DeclaredColumn],
+    skipped: int = 0,
 ) -> Iterator[Rows]:
     """Yield rows of records. skipped: how many of the first records are not rows."""
+    step = _EXPANDING_RECORDS if any(map(_may_expand, columns)) else BLOCK_RECORDS
     for records in found:
         values, numbers = records.values, records.numbers
         if skipped and values:
             values, numbers, skipped = values[1:], numbers[1:], skipped - 1
-        decoded = format.decode(values)
-        bad = [
-            BadRow(int(numbers[b.number]), b.code, _in_encoding(b.reason, stream), values[b.number])
-            for b in decoded.bad
-        ]
-        yield _rows(decoded, numbers, bad, records.reach, records.offset)
+        parts: list[tuple[int, Decoded]] = []
+        first = 0
+        for begin in range(0, max(1, len(values)), step):
+            end = min(begin + step, len(values))
+            parts.append((begin - first, format.decode(values[begin:end])))
+            is_last = end == len(values)
+            if is_last or _nbytes(parts) >= _ROWS_BYTES:
+                decoded = joined(parts)
+                bad = [
+                    BadRow(int(numbers[first + b.number]), b.code, _in_encoding(b.reason, stream),
+                           values[first + b.number])
+                    for b in decoded.bad
+                ]  # fmt: skip
+                reached = (records.reach, records.offset) if is_last else (int(numbers[end - 1]), 0)
+                yield _rows(decoded, numbers[first:end], bad, *reached)
+                parts, first = [], end
+
+
+def _may_expand(column: DeclaredColumn) -> bool:
+    """Return whether a value may be longer than its text: 1e131071 has 131,072 digits."""
+    type = column.field.type
+    is_open = type.kind is TypeKind.DECIMAL and type.typmod < 0
+    return is_open or type.kind is TypeKind.JSONB or column.element is not None
+
+
+def _nbytes(parts: Sequence[tuple[int, Decoded]]) -> int:
+    return sum(column.nbytes() for _, decoded in parts for column in decoded.columns)
 
 
 def _of_parquet(part: ParquetRows) -> Rows:

@@ -1,7 +1,8 @@
 """Rows of an XML file: elements of one name, read without storing the document.
 
-A column is a child element or an attribute of the row's element; values are texts. Invariant: a
-document type definition is refused, so nothing is fetched or expanded.
+A column is a child element or an attribute of the row's element; values are texts. Invariants: a
+document type definition is refused, so nothing is fetched or expanded; what is held of a document
+is one row, whose elements and attributes count with the memory that they take.
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ from connectors.files.stream import UTF8, ByteStream, UnreadableFile
 # The text of an element that also has attributes or children.
 OWN_TEXT = "_value"
 _BLOCK_BYTES = 256 << 10
+# Elements within each other: JSON of more could not be read either.
+MOST_DEPTH = 200
+# One tag or comment, which the parser holds, and reads again with each block, until it ends.
+MOST_TAG_BYTES = 16 << 20
+# What an element and an attribute take beside their texts.
+_ELEMENT_BYTES, _ATTRIBUTE_BYTES = 400, 150
 
 
 @dataclass(frozen=True)
@@ -41,23 +48,31 @@ class _Rows:
 
     def __init__(self, row_tag: str) -> None:
         self.found: list[Any] = []
-        self.text_size = 0
         self._row_tag = row_tag
+        self._rows = 0
+        self._row_bytes = 0
+        self._depth = 0
         self._open: list[tuple[str, dict[str, str], dict[str, Any], list[str]]] = []
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         """An element begins."""
+        self._depth += 1
+        if self._depth > MOST_DEPTH:
+            raise UnreadableFile(f"its elements are nested more than {MOST_DEPTH} deep")
         if self._open or name == self._row_tag:
             self._open.append((name, attributes, {}, []))
+            texts = sum(map(len, attributes)) + sum(map(len, attributes.values()))
+            self._count(_ELEMENT_BYTES + _ATTRIBUTE_BYTES * len(attributes) + texts)
 
     def text(self, text: str) -> None:
         """Text of the innermost element."""
         if self._open:
             self._open[-1][3].append(text)
-            self.text_size += len(text)
+            self._count(len(text))
 
     def end(self, _: str) -> None:
         """An element ends."""
+        self._depth -= 1
         if not self._open:
             return
         name, attributes, children, texts = self._open.pop()
@@ -70,7 +85,8 @@ class _Rows:
                 inside[OWN_TEXT] = text
         if not self._open:
             self.found.append(value if inside else {OWN_TEXT: text})
-            self.text_size = 0
+            self._row_bytes = 0
+            self._rows += 1
             return
         outer = self._open[-1][2]
         earlier = outer.get(name)
@@ -85,6 +101,12 @@ class _Rows:
         """A document type definition."""
         raise UnreadableFile("it has a document type definition, which is not supported")
 
+    def _count(self, more_bytes: int) -> None:
+        self._row_bytes += more_bytes
+        if self._row_bytes > MAX_RECORD_BYTES:
+            most = f"{MAX_RECORD_BYTES >> 20} MB"
+            raise UnreadableFile(f"row {self._rows + 1} is longer than {most}")
+
 
 def xml_records(
     stream: ByteStream, row_tag: str, columns: Sequence[XmlColumn]
@@ -98,7 +120,7 @@ def xml_records(
     parser.EndElementHandler = rows.end
     parser.CharacterDataHandler = rows.text
     parser.StartDoctypeDeclHandler = rows.doctype
-    number, is_last = 0, False
+    number, fed, is_last = 0, 0, False
     while not is_last:
         block = stream.read(_BLOCK_BYTES)
         is_last = not block
@@ -108,8 +130,9 @@ def xml_records(
             # LookupError and ValueError: the document names an encoding that the parser does not
             # know.
             raise UnreadableFile(f"it is not well-formed XML: {error}") from None
-        if rows.text_size > MAX_RECORD_BYTES:
-            raise UnreadableFile(f"row {number + 1} is longer than {MAX_RECORD_BYTES >> 20} MB")
+        fed += len(block)
+        if fed - parser.CurrentByteIndex > MOST_TAG_BYTES:
+            raise UnreadableFile(f"a tag or comment is longer than {MOST_TAG_BYTES >> 20} MB")
         for start in range(0, len(rows.found), BLOCK_RECORDS):
             part = rows.found[start : start + BLOCK_RECORDS]
             values = [orjson.dumps(_flat(row, columns)) for row in part]

@@ -8,7 +8,8 @@ values and no more depth than allowed, and every length in it is within its byte
 import numpy as np
 from numba import njit
 
-# Kinds of nodes. Counts: bytes of FIXED, children of RECORD and UNION. ARRAY and MAP have one child.
+# Kinds of nodes. The count is the bytes of FIXED, or the children of RECORD and UNION; ARRAY and
+# MAP have one child.
 NULL, LONG, FIXED, BYTES, RECORD, UNION, ARRAY, MAP = range(8)
 # What is wrong with a record, in place of its number of values.
 BROKEN, TOO_MANY, TOO_DEEP = -1, -2, -3

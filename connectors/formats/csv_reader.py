@@ -6,7 +6,7 @@ text is NULL; a quoted one never is, as in PostgreSQL's COPY.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ from dataflow.delta import Column
 from dataflow.errors import SourceError
 
 CSV = "csv"
+# Cells of a record, and of the records that are cut at a time: each takes 17 bytes meanwhile.
+MOST_CELLS, _CELLS = 16_384, 4 << 20
 OPTIONS = {"delimiter", "quote", "escape", "null", "header"}
 
 
@@ -87,27 +89,40 @@ class CsvReader:
         """Return one value for each record in each column."""
         fields = Fields([])
         records, _ = utf8_records(records, fields)
-        whole = Column.of("s", records)
+        pieces: list[list[Column]] = [[] for _ in self._cells]
+        step = max(1, _CELLS // self._count)
+        for begin in range(0, max(1, len(records)), step):
+            for own, cells in zip(pieces, self._cut(records, begin, step, fields), strict=True):
+                own.append(cells)
+        texts = [own[0] if len(own) == 1 else Column.concat(own) for own in pieces]
+        read_columns(self._columns, texts, fields)
+        return fields
+
+    def _cut(
+        self, records: Sequence[bytes], begin: int, count: int, fields: Fields
+    ) -> Iterator[Column]:
+        """Yield the texts of each declared column, of `count` records."""
+        whole = Column.of("s", records[begin : begin + count])
         delimiter, quote, escape = self._dialect.bytes()
         starts, ends, kinds, found = kernels.split_cells(
             whole.values, whole.data, self._count, delimiter, quote, escape
         )
         for row in np.flatnonzero(found != self._count).tolist():
             reason = f"{found[row]} cells, not {self._count}"
-            fields.refuse(row, malformed(reason if found[row] > 0 else "unclosed quote"))
+            reason = reason if found[row] > 0 else "unclosed quote"
+            fields.refuse(begin + row, malformed(reason))
             kinds[:, row], ends[:, row], starts[:, row] = kernels.ABSENT, 0, 0
-        texts = []
         for cell in self._cells:
             offsets, raw, valid = kernels.copy_cells(
                 whole.data, starts[cell], ends[cell], kinds[cell], quote, escape, self._null
             )
-            texts.append(Column(offsets, None if valid.all() else valid, raw))
-        read_columns(self._columns, texts, fields)
-        return fields
+            yield Column(offsets, None if valid.all() else valid, raw)
 
 
 def split_record(record: bytes, dialect: Dialect) -> list[str] | None:
     """Return the cells of one record of UTF-8; None if its quotes do not match.
+
+    ValueError: it has more than MOST_CELLS.
 
     >>> split_record(b'a,"b c",', Dialect())
     ['a', 'b c', '']
@@ -115,6 +130,8 @@ def split_record(record: bytes, dialect: Dialect) -> list[str] | None:
     whole = Column.of("s", [record])
     delimiter, quote, escape = dialect.bytes()
     most = record.count(dialect.delimiter.encode()) + 1
+    if most > MOST_CELLS:
+        raise ValueError(f"it has more than {MOST_CELLS:,} cells")
     starts, ends, kinds, found = kernels.split_cells(
         whole.values, whole.data, most, delimiter, quote, escape
     )

@@ -37,6 +37,14 @@ class DebeziumDecoded(Decoded):
     truncated: np.ndarray = field(default_factory=lambda: np.zeros((0, 4), np.int64))
     transactions: list[tuple[str, int] | None] = field(default_factory=list)
 
+    def joined_facts(self, answers: Sequence[DebeziumDecoded]) -> dict[str, Any]:
+        """See Decoded."""
+        return {
+            "orders": np.concatenate([answer.orders for answer in answers]),
+            "truncated": np.concatenate([answer.truncated for answer in answers]),
+            "transactions": [one for answer in answers for one in answer.transactions],
+        }
+
 
 @dataclass
 class Envelopes:

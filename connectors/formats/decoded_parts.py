@@ -27,9 +27,7 @@ def read_part(
     if leaf is None:
         return Column.nulls(column.field.type.physical, len(found))
     answer, faults = column_of_values(column, leaf, found)
-    reasons = {
-        rows[row]: f"{reason}: {_shown_value(found[row])}" for row, reason in faults.items()
-    }
+    reasons = {rows[row]: f"{reason}: {_shown_value(found[row])}" for row, reason in faults.items()}
     fields.refuse_values(column.field.name, reasons)
     return answer
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from connectors.extras import extra_required
 from connectors.formats.columns import column_of_texts
-from connectors.formats.csv_reader import CSV, read_dialect, split_record
+from connectors.formats.csv_reader import CSV, Dialect, read_dialect, split_record
 from connectors.formats.declared import declared_type
 from connectors.formats.fields import utf8_fault
 from connectors.formats.jsonb_text import Numeral, load_json
@@ -170,7 +170,7 @@ def _fitting(texts: Sequence[str], names: Sequence[str]) -> str:
 
 def _of_cells(options: Mapping[str, Any], samples: Sequence[bytes]) -> list[tuple[Path, str, bool]]:
     dialect = read_dialect(options)
-    split = [split_record(sample, dialect) for sample in samples if not utf8_fault(sample)]
+    split = [_cells_of(sample, dialect) for sample in samples if not utf8_fault(sample)]
     rows = [row for row in split if row is not None]
     if not rows:
         return []
@@ -182,6 +182,13 @@ def _of_cells(options: Mapping[str, Any], samples: Sequence[bytes]) -> list[tupl
             ((name,), _type_of_texts([cell for cell in cells if cell != dialect.null]), True)
         )
     return found
+
+
+def _cells_of(sample: bytes, dialect: Dialect) -> list[str] | None:
+    try:
+        return split_record(sample, dialect)
+    except ValueError:
+        return None
 
 
 def _named(found: Sequence[tuple[Path, str, bool]]) -> list[Proposal]:

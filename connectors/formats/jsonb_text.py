@@ -22,6 +22,11 @@ _SHORT = {
     "\t": "\\t",
 }
 _SPECIAL = re.compile('["\\\\\x00-\x1f]')
+# Values of one text: they are objects of more than a hundred bytes each.
+MOST_VALUES = 1_000_000
+# Digits of its numbers beyond those that are written: 1e131071 has 131,072.
+MOST_DIGITS = 1_000_000
+_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 class Numeral(str):
@@ -41,7 +46,7 @@ def jsonb_text(text: str) -> bytes:
     """
     loaded = load_json(text)
     try:
-        return _printed(loaded).encode()
+        return _Printer().printed(loaded).encode()
     except UnicodeEncodeError:
         raise ValueError("not JSON text: half of a surrogate pair") from None
     except RecursionError:
@@ -50,6 +55,9 @@ def jsonb_text(text: str) -> bytes:
 
 def load_json(text: str) -> Any:
     """Return the value of a JSON text, numbers as Numeral; ValueError."""
+    # Each value but the first one follows a comma or is the first of its list or object.
+    if text.count(",") >= MOST_VALUES // 2 and _most_values(text) > MOST_VALUES:
+        raise ValueError(f"it has more than {MOST_VALUES:,} values")
     try:
         return json.loads(
             text,
@@ -67,22 +75,40 @@ def _refuse(name: str) -> Any:
     raise ValueError(f"not JSON: {name}")
 
 
-def _printed(value: Any) -> str:
-    if isinstance(value, Numeral):
-        return join_numeral(*split_numeral(value))
-    if isinstance(value, str):
-        return _string(value)
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_printed, value))}]"
-    pairs = sorted(
-        ((key.encode(), key, inner) for key, inner in value.items()),
-        key=lambda pair: (len(pair[0]), pair[0]),
-    )
-    return "{" + ", ".join(f"{_string(key)}: {_printed(inner)}" for _, key, inner in pairs) + "}"
+def _most_values(text: str) -> int:
+    """Return how many values a text has, or more."""
+    outside = _STRINGS.sub("", text)
+    return outside.count(",") + outside.count("[") + outside.count("{") + 1
+
+
+class _Printer:
+    """Prints one value. ValueError: it cannot be jsonb, or its numbers have too many digits."""
+
+    def __init__(self) -> None:
+        self._digits = MOST_DIGITS
+
+    def printed(self, value: Any) -> str:
+        """Return a value as jsonb prints it."""
+        if isinstance(value, Numeral):
+            found = join_numeral(*split_numeral(value))
+            self._digits -= max(0, len(found) - len(value))
+            if self._digits < 0:
+                raise ValueError(f"its numbers have more than {MOST_DIGITS:,} digits in full")
+            return found
+        if isinstance(value, str):
+            return _string(value)
+        if value is None:
+            return "null"
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, list):
+            return f"[{', '.join(map(self.printed, value))}]"
+        pairs = sorted(
+            ((key.encode(), key, inner) for key, inner in value.items()),
+            key=lambda pair: (len(pair[0]), pair[0]),
+        )
+        inside = (f"{_string(key)}: {self.printed(inner)}" for _, key, inner in pairs)
+        return "{" + ", ".join(inside) + "}"
 
 
 def _string(text: str) -> str:

@@ -72,12 +72,12 @@ def count_fields(offsets, raw, starts, fields, sizes, most, most_depth):
                 _, at = _varint(raw, at, end)
                 if at < 0:
                     break
-            elif kind == WORD or kind == HALF_WORD:
+            elif kind in (WORD, HALF_WORD):
                 at += 8 if kind == WORD else 4
             elif kind == GROUP_END:
                 depth -= 1
                 continue
-            elif kind == SIZED or kind == GROUP:
+            elif kind in (SIZED, GROUP):
                 inner_end = end
                 if kind == SIZED:
                     size, at = _varint(raw, at, end)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from itertools import pairwise
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -48,6 +49,10 @@ class Decoded:
     def __len__(self) -> int:
         return len(self.records)
 
+    def joined_facts(self, answers: Sequence[Any]) -> dict[str, Any]:
+        """Return the further attributes of a format, of several answers one after the other."""
+        return {}
+
 
 class RecordFormat(Protocol):
     """One format with the declared fields of a relation. Used by one thread."""
@@ -65,11 +70,69 @@ class RecordFormat(Protocol):
 Raws = Sequence[bytes | None]
 Answer = TypeVar("Answer", bound=Decoded)
 
+# Records that are decoded together, in bytes: their values are objects of up to 200 bytes for each
+# byte of a record, until they are columns.
+SLICE_BYTES = 2 << 20
+
 
 def decode_apart(
     decode: Callable[[Raws, Raws | None], Answer], values: Raws, keys: Raws | None
 ) -> Answer:
-    """Return `decode`'s result; a record on which it fails unexpectedly is rejected alone."""
+    """Return `decode`'s result; a record on which it fails unexpectedly is rejected alone.
+
+    At most SLICE_BYTES of records are decoded at a time, or one record.
+    """
+    parts = []
+    for begin, end in _slices(values):
+        part_keys = None if keys is None else keys[begin:end]
+        parts.append((begin, _decode_part(decode, values[begin:end], part_keys)))
+    return joined(parts)
+
+
+def _slices(values: Raws) -> list[tuple[int, int]]:
+    """Return [begin, end) of records that together have at most SLICE_BYTES, at least one."""
+    sizes = np.fromiter((0 if one is None else len(one) for one in values), np.int64, len(values))
+    if int(sizes.sum()) <= SLICE_BYTES:
+        return [(0, len(values))]
+    ends, total = [0], np.concatenate([[0], np.cumsum(sizes)])
+    while ends[-1] < len(values):
+        at = int(np.searchsorted(total, total[ends[-1]] + SLICE_BYTES, side="right")) - 1
+        ends.append(max(at, ends[-1] + 1))
+    return list(pairwise(ends))
+
+
+def joined(parts: Sequence[tuple[int, Answer]]) -> Answer:
+    """Return what parts of the records were decoded to. parts: with the number of the first one."""
+    answers = [answer for _, answer in parts]
+    if len(answers) == 1:
+        return answers[0]
+    columns = zip(*(answer.columns for answer in answers), strict=True)
+    removes = [answer.removes for answer in answers if answer.removes is not None]
+    return replace(
+        answers[0],
+        columns=[Column.concat(list(pieces)) for pieces in columns],
+        records=np.concatenate([answer.records + begin for begin, answer in parts]),
+        bad=[replace(b, number=b.number + begin) for begin, answer in parts for b in answer.bad],
+        removes=np.concatenate(removes) if removes else None,
+        unchanged=_unchanged(answers),
+        truncations=[number + begin for begin, answer in parts for number in answer.truncations],
+        **answers[0].joined_facts(answers),
+    )
+
+
+def _unchanged(answers: Sequence[Decoded]) -> dict[int, np.ndarray] | None:
+    found = {at for answer in answers for at in answer.unchanged or ()}
+    return {
+        at: np.concatenate(
+            [(a.unchanged or {}).get(at, np.zeros(len(a), np.bool_)) for a in answers]
+        )
+        for at in sorted(found)
+    } or None
+
+
+def _decode_part(
+    decode: Callable[[Raws, Raws | None], Answer], values: Raws, keys: Raws | None
+) -> Answer:
     try:
         return decode(values, keys)
     except (TidemarkError, MemoryError):
