@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
+from connectors.outside import texts
 from connectors.pushdown import Pushdown, PushdownRequirement
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
@@ -26,6 +27,8 @@ FeedPositions = Mapping[str, FeedPosition]
 
 REJECTED_COLUMNS = ("source", "relation", "position", "code", "reason", "key", "value")
 REJECTED_KINDS = KIND_BYTES * len(REJECTED_COLUMNS)
+# PostgreSQL shows a value in twice its bytes, and no text of a gigabyte.
+MOST_RAW_BYTES = 64 << 20
 
 
 def rejected_row(
@@ -41,9 +44,11 @@ def rejected_row(
 
     position: where the record is, readable and unique in the relation ("3:1042" for partition 3,
     offset 1042; "2024/a.csv:17" for line 17). code: stable, see docs/ERRORS.md. key, value: the raw
-    bytes, or None if the record has none.
+    bytes, or None if the record has none; those of more than MOST_RAW_BYTES are left out.
     """
-    return (name.source, name.name, position, code, reason, key, value)
+    found = [None if raw is None or len(raw) > MOST_RAW_BYTES else raw for raw in (key, value)]
+    shown = [texts.storable(text) for text in (position, code, reason)]
+    return (name.source, name.name, shown[0], shown[1], shown[2], found[0], found[1])
 
 
 @dataclass(frozen=True)

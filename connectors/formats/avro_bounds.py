@@ -1,16 +1,17 @@
-"""How large a decoded Avro record may become, checked before it is decoded (avro_kernels.py)."""
+"""How large a decoded Avro record may become, checked before it is decoded.
+
+Invariant: the nodes of the kernel (avro_kernels.py) are the types of the schema by which records
+were written, each once, however often it is named.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from connectors.formats import avro_kernels as kernels
-
-if TYPE_CHECKING:
-    from connectors.formats.avro_schema import AvroSchema
 
 # Values of one record, and how deep they may be within each other.
 MOST_VALUES = 1_000_000
@@ -27,10 +28,24 @@ _REASONS = {
 }
 
 
+class Types(Protocol):
+    """The types of a schema."""
+
+    root: Any
+
+    def resolved(self, node: Any) -> Any:
+        """Return the definition of a type that may be a name."""
+        ...
+
+    def name(self, node: Any) -> str:
+        """Return record, map, long ... for a type that is not a union."""
+        ...
+
+
 class AvroBounds:
     """Checks records of one schema. ValueError: the schema describes too many types."""
 
-    def __init__(self, schema: AvroSchema) -> None:
+    def __init__(self, schema: Types) -> None:
         self._schema = schema
         self._numbers: dict[int, int] = {}
         self._pending: list[tuple[int, Any]] = []

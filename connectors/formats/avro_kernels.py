@@ -41,6 +41,52 @@ def _after_bytes(raw, at, end):
 
 
 @njit(nogil=True, cache=True)
+def _after_scalar(raw, at, end, kind, size):
+    """Return the position after a value without inner ones; -1 if it is not there."""
+    if kind == LONG:
+        _, at = _long(raw, at, end)
+    elif kind == FIXED:
+        at = at + size if size <= end - at else np.int64(-1)
+    elif kind == BYTES:
+        at = _after_bytes(raw, at, end)
+    return at
+
+
+@njit(nogil=True, cache=True)
+def _block(raw, at, end):
+    """Return (items of a block of an array or map, position after its head, -1 if broken)."""
+    count, at = _long(raw, at, end)
+    if at >= 0 and count < 0:
+        count = -count
+        _, at = _long(raw, at, end)
+    # The least number has no opposite.
+    return count, at if count >= 0 else np.int64(-1)
+
+
+@njit(nogil=True, cache=True)
+def _next(raw, at, end, nodes, children, open_nodes, left, depth):
+    """Return (type of the next value or -1, position, depth), after leaving what has none left."""
+    while depth > 0 and at >= 0:
+        top = open_nodes[depth - 1]
+        if nodes[top, 0] == RECORD:
+            if left[depth - 1] < nodes[top, 2]:
+                left[depth - 1] += 1
+                return children[nodes[top, 1] + left[depth - 1] - 1], at, depth
+            depth -= 1
+            continue
+        if left[depth - 1] == 0:
+            left[depth - 1], at = _block(raw, at, end)
+            if left[depth - 1] == 0:
+                depth -= 1
+                continue
+        left[depth - 1] -= 1
+        if at >= 0 and nodes[top, 0] == MAP:
+            at = _after_bytes(raw, at, end)
+        return children[nodes[top, 1]], at, depth
+    return np.int64(-1), at, depth
+
+
+@njit(nogil=True, cache=True)
 def count_values(offsets, raw, nodes, children, most_values, most_depth):
     """Return int64[records]: the values of each record, or what is wrong with it.
 
@@ -51,71 +97,31 @@ def count_values(offsets, raw, nodes, children, most_values, most_depth):
     # By depth: the node, and the next child of a record or what is left of a block.
     open_nodes, left = np.zeros(most_depth, np.int64), np.zeros(most_depth, np.int64)
     for row in range(found.shape[0]):
-        at, end = offsets[row], offsets[row + 1]
-        depth, values, node = 0, np.int64(0), np.int64(0)
-        while True:
-            # Enter a value of the type `node`.
+        at, end, depth = offsets[row], offsets[row + 1], 0
+        values, node = np.int64(0), np.int64(0)
+        while node >= 0:
             values += 1
             kind = nodes[node, 0]
-            if kind == LONG:
-                _, at = _long(raw, at, end)
-            elif kind == FIXED:
-                at = at + nodes[node, 2] if nodes[node, 2] <= end - at else np.int64(-1)
-            elif kind == BYTES:
-                at = _after_bytes(raw, at, end)
-            elif kind == UNION:
+            if values > most_values:
+                values = np.int64(TOO_MANY)
+                break
+            if kind == UNION:
                 branch, at = _long(raw, at, end)
                 if at >= 0 and 0 <= branch < nodes[node, 2]:
                     node = children[nodes[node, 1] + branch]
-                    if values > most_values:
-                        values = np.int64(TOO_MANY)
-                        break
                     continue
                 at = np.int64(-1)
-            elif kind != NULL:
+            elif kind in (RECORD, ARRAY, MAP):
                 if depth == most_depth:
                     values = np.int64(TOO_DEEP)
                     break
                 open_nodes[depth], left[depth] = node, 0
                 depth += 1
+            else:
+                at = _after_scalar(raw, at, end, kind, nodes[node, 2])
+            node, at, depth = _next(raw, at, end, nodes, children, open_nodes, left, depth)
             if at < 0:
                 values = np.int64(BROKEN)
-                break
-            if values > most_values:
-                values = np.int64(TOO_MANY)
-                break
-            # Find the next value, and leave what has none left.
-            node = np.int64(-1)
-            while depth > 0 and node < 0 and at >= 0:
-                top = open_nodes[depth - 1]
-                kind = nodes[top, 0]
-                if kind == RECORD:
-                    if left[depth - 1] < nodes[top, 2]:
-                        node = children[nodes[top, 1] + left[depth - 1]]
-                        left[depth - 1] += 1
-                    else:
-                        depth -= 1
-                    continue
-                if left[depth - 1] == 0:
-                    count, at = _long(raw, at, end)
-                    if at >= 0 and count < 0:
-                        count = -count
-                        _, at = _long(raw, at, end)
-                    if at < 0 or count < 0:
-                        at = np.int64(-1)
-                        continue
-                    if count == 0:
-                        depth -= 1
-                        continue
-                    left[depth - 1] = count
-                left[depth - 1] -= 1
-                node = children[nodes[top, 1]]
-                if kind == MAP:
-                    at = _after_bytes(raw, at, end)
-            if at < 0:
-                values = np.int64(BROKEN)
-                break
-            if node < 0:
                 break
         found[row] = values
     return found

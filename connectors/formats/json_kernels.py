@@ -371,3 +371,22 @@ def _put_utf8(out, put, code):
     out[put + 2] = 0x80 | ((code >> 6) & 0x3F)
     out[put + 3] = 0x80 | (code & 0x3F)
     return put + 4
+
+
+@njit(nogil=True, cache=True)
+def count_openings(data):
+    """Return how many commas and opening brackets are outside of the strings of a JSON text."""
+    found, at, in_string = 0, 0, False
+    while at < data.shape[0]:
+        c = data[at]
+        if in_string:
+            if c == _BACKSLASH:
+                at += 1
+            elif c == _QUOTE:
+                in_string = False
+        elif c == _QUOTE:
+            in_string = True
+        elif c in (_COMMA, 91, 123):
+            found += 1
+        at += 1
+    return found

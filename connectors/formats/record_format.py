@@ -6,7 +6,7 @@ heartbeat), or rejected with a reason. No value is guessed or truncated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
@@ -73,6 +73,8 @@ Answer = TypeVar("Answer", bound=Decoded)
 # Records that are decoded together, in bytes: their values are objects of up to 200 bytes for each
 # byte of a record, until they are columns.
 SLICE_BYTES = 2 << 20
+# A longer record is rejected unread: a broker may send one of a gigabyte.
+MOST_RECORD_BYTES = 64 << 20
 
 
 def decode_apart(
@@ -82,11 +84,19 @@ def decode_apart(
 
     At most SLICE_BYTES of records are decoded at a time, or one record.
     """
+    faults = _too_long(values) | _too_long(keys or ())
+    if faults:
+        return _without(faults, lambda v, k: decode_apart(decode, v, k), values, keys)
     parts = []
     for begin, end in _slices(values):
         part_keys = None if keys is None else keys[begin:end]
         parts.append((begin, _decode_part(decode, values[begin:end], part_keys)))
     return joined(parts)
+
+
+def _too_long(parts: Raws) -> dict[int, str]:
+    reason = f"it has more than {MOST_RECORD_BYTES >> 20} MB"
+    return {n: reason for n, raw in enumerate(parts) if raw and len(raw) > MOST_RECORD_BYTES}
 
 
 def _slices(values: Raws) -> list[tuple[int, int]]:
@@ -139,6 +149,16 @@ def _decode_part(
         raise
     except Exception:
         faults = _failing(decode, values, keys)
+    return _without(faults, decode, values, keys)
+
+
+def _without(
+    faults: Mapping[int, str],
+    decode: Callable[[Raws, Raws | None], Answer],
+    values: Raws,
+    keys: Raws | None,
+) -> Answer:
+    """Return the result for the records without faults, in which the others are bad."""
     keep = [number for number in range(len(values)) if number not in faults]
     found = decode([values[n] for n in keep], None if keys is None else [keys[n] for n in keep])
     bad = [replace(one, number=keep[one.number]) for one in found.bad]

@@ -15,11 +15,14 @@ from typing import Any
 import numpy as np
 
 from connectors.kafka.options import HEADERS, KEY, OFFSET, PARTITION, TIME
+from connectors.outside import texts
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.types import EPOCH_2000_US
 
 # 2000-01-01 in milliseconds since 1970, the epoch of our times.
 _EPOCH_MS = EPOCH_2000_US // 1000
+# 294276-12-31, the last day of a timestamp.
+_LAST_MS = 9_224_318_015_999_999
 # Memory of a record in addition to its bytes: objects and list slots.
 OVERHEAD_BYTES = 200
 
@@ -46,8 +49,10 @@ class Records:
 
     def nbytes(self) -> int:
         """Return about how many bytes of memory it takes."""
-        texts = sum(map(len, filter(None, self.values))) + sum(map(len, filter(None, self.keys)))
-        return texts + OVERHEAD_BYTES * len(self)
+        found = sum(map(len, filter(None, self.values))) + sum(map(len, filter(None, self.keys)))
+        for pairs in filter(None, self.headers):
+            found += sum(OVERHEAD_BYTES + len(name) + len(value or b"") for name, value in pairs)
+        return found + OVERHEAD_BYTES * len(self)
 
     def add(self, other: Records) -> None:
         """Append the other's records."""
@@ -82,8 +87,9 @@ class Records:
             return Column(np.array(source, np.int64)[rows])
         if name == TIME:
             times = np.array(self.times, np.int64)[rows]
-            valid = times >= 0
-            values = np.where(valid, (times - _EPOCH_MS) * 1000, 0)
+            # A producer may write any number.
+            valid = (times >= 0) & (times <= _LAST_MS)
+            values = np.where(valid, (np.where(valid, times, 0) - _EPOCH_MS) * 1000, 0)
             return Column(values, None if valid.all() else valid)
         if name == KEY:
             return _bytea([self.keys[row] for row in rows.tolist()])
@@ -110,6 +116,7 @@ def _headers(pairs: Sequence[tuple[str, bytes | None]] | None) -> str:
 
 
 def _header(name: str, value: bytes | None) -> dict[str, str | None]:
+    name = texts.storable(name)
     if value is None:
         return {"key": name, "value": None}
     try:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 EVENTS, AWAIT_MS = 1000, 1000
 # A position moves at most so often while nothing of the collection changes.
 IDLE_S = 10.0
-SCANNED_DOCUMENTS = 10_000
+SCANNED_DOCUMENTS, SCANNED_BYTES = 10_000, 16 << 20
 _AT = "at"
 _OF_DOCUMENTS = ("insert", "update", "replace", "delete")
 # Of the whole collection, after which the stream has ended or may end.
@@ -128,12 +128,6 @@ class DocumentReader:
         self._keys = RowReader(keyed, relation)
         self._own = [columns[n].field.name for n in own]
 
-    def read(self, documents: Sequence[Mapping[str, Any]]) -> Fetched:
-        """Return documents as rows. SourceError source.bad_record."""
-        from connectors.mongodb.documents import records_of
-
-        return self._rows.read(records_of(documents), {})
-
     def read_records(self, records: Sequence[bytes]) -> Fetched:
         """Return documents as JSON as rows. SourceError source.bad_record."""
         return self._rows.read(records, {})
@@ -198,7 +192,7 @@ class CollectionStream:
             return self._read_again()
         token = self._token()
         ids = list(_unique(event["documentKey"][ID] for event in events))
-        found = self.reader.read(self._documents(ids))
+        found = self.reader.read_records(self._documents(ids))
         assert found.rows is not None
         removed = self.reader.removals(ids, found.rows) if ids else found.rows.slice(0, 0)
         is_due = bool(events) or time.monotonic() - self._reported_at >= IDLE_S
@@ -250,26 +244,31 @@ class CollectionStream:
         """Return where the stream stands after its last event."""
         return self._stream.resume_token
 
-    def _documents(self, ids: Sequence[Any]) -> list[Mapping[str, Any]]:
+    def _documents(self, ids: Sequence[Any]) -> list[bytes]:
+        """Return the documents of these ids as JSON."""
+        from connectors.mongodb.documents import records_of
+
         if not ids:
             return []
         where = {"$and": [{ID: {"$in": list(ids)}}, query_of(self.relation)]}
-        return list(self._collection().find(where, shown(self.relation)))
+        return records_of(self._collection().find(where, shown(self.relation)))
 
     def _read_again(self) -> Fetched:
         """Return the whole relation as it is, with the stream from just before."""
+        from connectors.mongodb.documents import records_of
+
         self.close()
         self._client = self.connect()
         at = now_of(self._client)
         most = self.options.max_rows
-        found = list(
+        found = records_of(
             self._collection().find(query_of(self.relation), shown(self.relation), limit=most + 1)
         )
         if len(found) > most:
             what = f'relation "{self.relation.name}" has more than {most:,} documents'
             hint = "narrow its filter, raise max_rows, or rebuild the views that read it"
             raise SourceError("mongodb.too_many_rows", what, hint=hint)
-        read = self.reader.read(found)
+        read = self.reader.read_records(found)
         self._reported_at = time.monotonic()
         self.close()
         self._open(at)
@@ -284,14 +283,11 @@ def scanned(
     client: MongoClient, relation: CollectionRelation, reader: DocumentReader
 ) -> Iterator[Delta]:
     """Yield all documents of a relation as rows."""
-    chunk: list[Mapping[str, Any]] = []
-    for document in collection_of(client, relation).find(query_of(relation), shown(relation)):
-        chunk.append(document)
-        if len(chunk) >= SCANNED_DOCUMENTS:
-            yield _rows(reader.read(chunk))
-            chunk = []
-    if chunk:
-        yield _rows(reader.read(chunk))
+    from connectors.mongodb.documents import chunks_of
+
+    found = collection_of(client, relation).find(query_of(relation), shown(relation))
+    for chunk in chunks_of(found, SCANNED_DOCUMENTS, SCANNED_BYTES):
+        yield _rows(reader.read_records(chunk))
 
 
 def _rows(found: Fetched) -> Delta:
@@ -303,8 +299,11 @@ def collection_of(client: MongoClient, relation: CollectionRelation) -> Collecti
     """Return the collection, of which only what cannot be rolled back is read."""
     from pymongo.read_concern import ReadConcern
 
+    from connectors.mongodb.documents import CODEC
+
     database = client[relation.database]
-    return database.get_collection(relation.collection, read_concern=ReadConcern("majority"))
+    concern = ReadConcern("majority")
+    return database.get_collection(relation.collection, CODEC, read_concern=concern)
 
 
 def query_of(relation: CollectionRelation) -> Any:

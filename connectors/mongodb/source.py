@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from pymongo import MongoClient
 from pymongo.errors import ConnectionFailure, PyMongoError
+from pymongo.hello import Hello
 
 from connectors import secrets
 from connectors.feed_source import (
@@ -33,8 +34,9 @@ from connectors.mongodb.change_stream import (
     query_of,
     scanned,
 )
-from connectors.mongodb.documents import records_of
+from connectors.mongodb.documents import CODEC, records_of
 from connectors.mongodb.options import ID, CollectionRelation, MongoOptions, read_options
+from connectors.outside.deadline import Deadline
 from connectors.outside.logins import tls_context
 from connectors.polled.contents import Fetched
 from connectors.polled.feed import PolledFeed, Watch
@@ -48,6 +50,10 @@ from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from dataflow.schema import Relation
 
 BATCH_DOCUMENTS = 10_000
+# A message of the server may have so many bytes, whatever it says itself.
+MOST_MESSAGE_BYTES = 48_000_000
+# How long some documents, and a whole collection, may take.
+SAMPLE_S, READ_S = 60, 1800
 _OF_LOGIN = (13, 18)
 _NOT_REPLICATED, _TOO_LARGE = 40573, 10334
 # The server shuts down, steps down, or has interrupted the operation.
@@ -114,10 +120,9 @@ def read(
     for host, port in options.servers:
         try:
             with _client(options, host, port) as client:
-                found = client[relation.database][relation.collection].find(
-                    where, shown, limit=count, batch_size=BATCH_DOCUMENTS
-                )
-                return records_of(found)
+                collection = client[relation.database].get_collection(relation.collection, CODEC)
+                found = collection.find(where, shown, limit=count, batch_size=BATCH_DOCUMENTS)
+                return records_of(found, Deadline(SAMPLE_S if count <= SAMPLES else READ_S))
         except ConnectionFailure as error:
             failure = _away(host, port, error)
         except TemporaryError as error:
@@ -316,6 +321,7 @@ def failure_of(relation: CollectionRelation, error: Exception) -> Exception:
 
 def _client(options: MongoOptions, host: str, port: int) -> MongoClient:
     timeout_ms = int(1000 * options.timeout_s)
+    _limit_messages()
     settings: dict[str, Any] = {
         **options.login.settings(host, port),
         "connect": False,
@@ -340,6 +346,17 @@ def _plain(client: MongoClient) -> MongoClient:
     """Leave out what the client would say of the service's environment, as its cloud and region."""
     getattr(client.options.pool_options, _METADATA).pop("env", None)
     return client
+
+
+@cache
+def _limit_messages() -> None:
+    """Let the library believe no larger limit of messages than MOST_MESSAGE_BYTES.
+
+    It allocates what a message announces, up to the limit that the server's greeting names.
+    """
+    greeting: Any = Hello
+    named = greeting.max_message_size.fget
+    greeting.max_message_size = property(lambda hello: min(int(named(hello)), MOST_MESSAGE_BYTES))
 
 
 def _away(host: str, port: int, error: Exception) -> TidemarkError:

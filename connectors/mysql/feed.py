@@ -26,10 +26,11 @@ from connectors.mysql.server import Server
 from connectors.mysql.shapes import Shape
 from connectors.mysql.statements import Watched
 from connectors.mysql.transactions import TRUNCATE, RowEvent, Transaction
+from connectors.outside.boundary import bad_answer
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.delta import Delta
-from dataflow.errors import SourceError, TidemarkError
+from dataflow.errors import TidemarkError
 from dataflow.schema import Relation, RelationName
 
 # Images of a large transaction that are decoded at once.
@@ -421,8 +422,7 @@ class _ReadAhead:
         except TidemarkError as error:
             self._fail(error)
         except Exception as error:
-            what = f'the reader of mysql source "{self._source}" failed'
-            self._fail(SourceError("source.reader", what, detail=repr(error)))
+            self._fail(bad_answer("source", self._source, error))
 
     def _read(self) -> None:
         login = self._options.login

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from connectors.mysql.bounded_connection import MOST_PACKET_BYTES, bounded
 from connectors.mysql.charsets import Charsets
 from connectors.mysql.options import MAX_SERVER_ID
 from connectors.mysql.positions import Gtid, LogPosition
@@ -48,6 +49,8 @@ _DUMP_COMMANDS = (0x12, 0x1E)
 _ARTIFICIAL = 0x20
 _CHECKSUM_BYTES, _CRC32 = 4, 1
 _OFFSET_BITS = (1 << 32) - 1
+# What an event, or a packet of the library, raises that is not as it should be.
+_OF_CONTENT = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, struct.error)
 
 QUERY, STOP, ROTATE, INTVAR, RAND, USER_VAR, FORMAT, XID = 2, 3, 4, 5, 13, 14, 15, 16
 APPEND_BLOCK, DELETE_FILE, BEGIN_LOAD, EXECUTE_LOAD, TABLE_MAP = 9, 11, 17, 18, 19
@@ -158,7 +161,7 @@ class LogReader:
                 stream.fetchone()
                 if self._request.is_endless:
                     raise self._ended()
-            except (client.Error, OSError, struct.error, UnicodeDecodeError) as error:
+            except (client.Error, OSError, *_OF_CONTENT) as error:
                 raise self._refused(error) from None
             finally:
                 self._close_streams()
@@ -208,7 +211,7 @@ class LogReader:
         with self._lock:
             if self._is_closed or len(self._streams) == 2:
                 raise self._ended()
-        kind = client.connections.Connection if self._streams else _tapped(client, self._packet)
+        kind = bounded(client, None if self._streams else _tapped(client, self._packet))
         # The library uses the old name of this setting.
         database = settings.pop("db", None)
         found = kind(**settings, database=database)
@@ -232,7 +235,7 @@ class LogReader:
         code = error.args[0] if error.args else 0
         if code == 1236:
             return log_gone(self._name, str(error), self._request)
-        if isinstance(error, struct.error | UnicodeDecodeError):
+        if isinstance(error, _OF_CONTENT):
             return self._broken(repr(error))
         return refused(error, "reading the log", self._name)
 
@@ -480,11 +483,15 @@ class LogReader:
                 detail=f"before {self._file}:{self._offset}: {data[0]:#x}",
                 hint="set log_bin_compress=OFF, then rebuild the views that read the source",
             )
+        if length > MOST_PACKET_BYTES:
+            raise self._broken(f"a compressed event of {length:,} bytes")
+        inflate = zlib.decompressobj()
         try:
-            found = zlib.decompress(data[1 + size :])
+            # One byte more shows that it is longer than it says.
+            found = inflate.decompress(data[1 + size :], length + 1)
         except zlib.error as error:
             raise self._broken(f"a compressed event: {error}") from None
-        if len(found) != length:
+        if len(found) != length or not inflate.eof:
             raise self._broken("a compressed event of another length")
         return found
 

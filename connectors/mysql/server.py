@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from connectors.extras import extra_required
+from connectors.mysql.bounded_connection import MOST_ANSWER_BYTES, bounded
 from connectors.mysql.positions import GtidSet, LogPosition
 from connectors.outside.logins import MySqlLogin
 from connectors.secrets import hide
@@ -23,7 +24,9 @@ CONNECT_TIMEOUT_S = 10
 # A query that sends nothing for so long has lost its server; scans send rows all the time.
 READ_TIMEOUT_S = 300
 MARIADB, MYSQL = "MariaDB", "MySQL"
-FETCH_ROWS = 4096
+# Any answer as a whole, other than the rows of a table.
+ANSWER_TIMEOUT_S = 60
+FETCH_ROWS, FETCH_BYTES = 4096, 16 << 20
 
 Row = tuple[bytes | None, ...]
 
@@ -68,7 +71,7 @@ class Server:
             "read_timeout": READ_TIMEOUT_S,
             "program_name": "tidemark",
         }
-        kind = connection_class or self._package.connections.Connection
+        kind = bounded(self._package, connection_class)
         self.connection = self._do("connecting", lambda: kind(**settings))
         try:
             self._do("setting the session", self._set_session)
@@ -96,6 +99,7 @@ class Server:
         """Return all rows of a query; values replace %s."""
 
         def run() -> list[Row]:
+            self.connection.begin_answer(ANSWER_TIMEOUT_S, MOST_ANSWER_BYTES)
             with self.connection.cursor() as cursor:
                 cursor.execute(sql, tuple(values) or None)
                 return list(cursor.fetchall())
@@ -110,12 +114,23 @@ class Server:
         ]
 
     def scan(self, sql: str) -> Iterator[list[Row]]:
-        """Yield the rows of a query while they arrive."""
+        """Yield the rows of a query while they arrive: FETCH_ROWS or FETCH_BYTES at a time."""
+        self.connection.begin_answer(None, None)
         cursor = self.connection.cursor(self._package.cursors.SSCursor)
+
+        def some() -> list[Row]:
+            rows, end = list[Row](), self.connection.received + FETCH_BYTES
+            while len(rows) < FETCH_ROWS and self.connection.received < end:
+                row = cursor.fetchone()
+                if row is None:
+                    break
+                rows.append(row)
+            return rows
+
         try:
             self._do("a query", lambda: cursor.execute(sql))
-            while rows := self._do("reading rows", lambda: cursor.fetchmany(FETCH_ROWS)):
-                yield list(rows)
+            while rows := self._do("reading rows", some):
+                yield rows
         finally:
             # Closing reads what is left, of a connection that may be lost.
             with suppress(self._package.Error, OSError):
@@ -219,6 +234,7 @@ class Server:
         return GtidSet.parse(self.texts("SELECT @@GLOBAL.gtid_executed")[0][0])
 
     def _set_session(self) -> None:
+        self.connection.begin_answer(ANSWER_TIMEOUT_S, MOST_ANSWER_BYTES)
         with self.connection.cursor() as cursor:
             cursor.execute("SET time_zone = '+00:00', sql_mode = '', net_write_timeout = 600")
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from connectors.mysql.bounded_connection import MOST_ANSWER_BYTES, bounded
 from connectors.mysql.server import BUSY, package
 from connectors.mysql.sink_options import TableOptions
 from connectors.mysql.written_table import rows_changed
@@ -57,9 +58,7 @@ class SinkSession:
             "write_timeout": READ_TIMEOUT_S,
             "program_name": "tidemark sink",
         }
-        self._connection = self._do(
-            "connecting", lambda: self._package.connections.Connection(**settings)
-        )
+        self._connection = self._do("connecting", lambda: bounded(self._package)(**settings))
         try:
             self.rows(_SETTINGS)
         except TidemarkError:
@@ -68,12 +67,14 @@ class SinkSession:
 
     def run(self, sql: bytes) -> int:
         """Run a statement; return the number of rows that it met. TidemarkError."""
+        self._connection.begin_answer(READ_TIMEOUT_S, MOST_ANSWER_BYTES)
         return self._do("a statement", lambda: self._connection.query(sql))
 
     def rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return all rows of a query; values replace %s. TidemarkError."""
 
         def run() -> list[tuple[Any, ...]]:
+            self._connection.begin_answer(READ_TIMEOUT_S, MOST_ANSWER_BYTES)
             with self._connection.cursor() as cursor:
                 cursor.execute(sql, tuple(values) or None)
                 return list(cursor.fetchall())
@@ -82,6 +83,7 @@ class SinkSession:
 
     def commit(self) -> None:
         """Commit; after a TemporaryError the outcome is unknown."""
+        self._connection.begin_answer(READ_TIMEOUT_S, MOST_ANSWER_BYTES)
         self._do("committing", self._connection.commit)
 
     def take_lock(self, name: str) -> None:

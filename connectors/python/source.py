@@ -8,12 +8,17 @@ does not reach the service, and the process ends with it.
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import IO, Any
 
 import orjson
@@ -21,6 +26,7 @@ import orjson
 from connectors import netguard, secrets
 from connectors.feed_source import DeclaredRelation
 from connectors.formats.declared import DeclaredColumn, declare_columns
+from connectors.outside import texts
 from connectors.polled.contents import Fetched
 from connectors.polled.rows import SAMPLES, RowReader, declared_relation, with_columns
 from connectors.polled.source import Polled, PolledSource
@@ -32,6 +38,11 @@ from dataflow.errors import SourceError, TemporaryError, TidemarkError
 from dataflow.schema import Relation
 
 _SHOWN = 500
+# What one call may write: its rows, and what it prints.
+MOST_BYTES = 256 << 20
+_CHECK_S = 0.2
+# What the child reports itself.
+_CODE = re.compile(r"function\.[a-z_]+|source\.python_value")
 _OWN_SETTINGS = "TIDEMARK_"
 _NOTHING = PushdownRequirement(()).facts()
 
@@ -167,53 +178,99 @@ def _run(
     arguments = secrets.resolve_all(relation.arguments)
     base = {"path": relation.path, "arguments": arguments, "parent": os.getpid()}
     request = {**base, "required": _NOTHING, **facts}
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as printed:
+    with (
+        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as printed,
+    ):
+        given.write(orjson.dumps(request))
+        given.seek(0)
         child = subprocess.Popen(
             [sys.executable, "-m", "connectors.python.child"],
-            stdin=subprocess.PIPE,
+            stdin=given,
             stdout=out,
             stderr=printed,
             env=_environment(),
+            # What the function starts ends with it.
+            start_new_session=True,
         )
         try:
-            child.communicate(orjson.dumps(request), relation.timeout_s)
-        except subprocess.TimeoutExpired:
+            _await(child, relation, (out, printed))
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        return _records(relation, out, printed, facts["count"])
+
+
+def _await(
+    child: subprocess.Popen[bytes],
+    relation: FunctionRelation,
+    written: Sequence[IO[bytes]],
+) -> None:
+    """Wait until the call ends. TemporaryError function.timeout; SourceError function.too_large."""
+    deadline = time.monotonic() + relation.timeout_s
+    while True:
+        left_s = deadline - time.monotonic()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(max(0.0, min(left_s, _CHECK_S)))
+            return
+        if any(os.fstat(file.fileno()).st_size > MOST_BYTES for file in written):
+            raise _too_large(relation)
+        if left_s <= 0:
             what = f'function "{relation.path}" takes longer than {relation.timeout_s:g} s'
             hint = "make it faster, or raise timeout_ms"
-            raise TemporaryError("function.timeout", what, hint=hint) from None
-        finally:
-            if child.poll() is None:
-                child.kill()
-                child.wait()
-        return _records(relation, out, printed)
+            raise TemporaryError("function.timeout", what, hint=hint)
+
+
+def _too_large(relation: FunctionRelation) -> SourceError:
+    what = f'function "{relation.path}" writes more than {MOST_BYTES >> 20} MB'
+    return SourceError("function.too_large", what, hint="return fewer rows, and print less")
 
 
 def _records(
-    relation: FunctionRelation, out: IO[bytes], printed: IO[bytes]
+    relation: FunctionRelation, out: IO[bytes], printed: IO[bytes], count: int
 ) -> tuple[list[bytes], Collection[str]]:
+    """Return what a call has written, which may be anything."""
+    if out.seek(0, os.SEEK_END) > MOST_BYTES:
+        raise _too_large(relation)
     out.seek(0)
-    lines = out.read().splitlines()
-    end = lines.pop() if lines and lines[-1].startswith(b"[") else None
+    # Never more than a row too many, and the end.
+    lines = [line.rstrip(b"\n") for line in islice(out, count + 2)]
+    end = _end_of(lines.pop()) if lines else None
     if end is None:
         # It was killed, or has ended its process.
         size = printed.seek(0, os.SEEK_END)
         printed.seek(max(0, size - _SHOWN))
-        detail = secrets.hide(printed.read().decode(errors="replace"))
+        detail = texts.shown(printed.read(_SHOWN), _SHOWN)
         what = f'the process of function "{relation.path}" has ended early'
         hint = "see the detail; run the function by itself"
         raise TemporaryError("function.died", what, detail=detail, hint=hint)
-    found = orjson.loads(end)
-    if len(found) > 1:
-        raise _failure(*found)
-    return lines, found[0]
+    if isinstance(end, TidemarkError):
+        raise end
+    return lines, end
+
+
+def _end_of(line: bytes) -> Collection[str] | TidemarkError | None:
+    """Return what the last line says: parameters, or an error; None if it is no such line."""
+    try:
+        found = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    match found:
+        case [[*names]] if all(isinstance(name, str) for name in names):
+            return names
+        case [str(code), str(what), str(detail), str(hint)] if _CODE.fullmatch(code):
+            return _failure(code, *(texts.shown(text, _SHOWN) for text in (what, detail, hint)))
+    return None
 
 
 def _failure(code: str, what: str, detail: str, hint: str) -> TidemarkError:
     """Return the error of the child. What a function raises may pass, so it is tried again."""
     if code == "function.failed":
         hint = "see the detail; run the function by itself"
-        return TemporaryError(code, what, detail=secrets.hide(detail), hint=hint)
-    return SourceError(code, what, detail=secrets.hide(detail), hint=hint)
+        return TemporaryError(code, what, detail=detail, hint=hint)
+    return SourceError(code, what, detail=detail, hint=hint)
 
 
 def _environment() -> dict[str, str]:

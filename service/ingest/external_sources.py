@@ -53,6 +53,8 @@ from storage.backoff import Backoff
 
 RETRY_S = (0.2, 30.0)
 STOPPED_S = 30.0
+# 9999-12-31, the last day of Python's calendar.
+LAST_US = 253_402_300_799_999_999
 # Services that lost the same broker should not all reconnect at once.
 JITTER = (0.75, 1.25)
 # At a start, all sources together have so long to tell whether they can be read again.
@@ -371,6 +373,8 @@ class ExternalSources:
             if opened.feed.has_succeeded and not opened.feed.lag:
                 opened.status.reached.moved(self._runtime.time())
             return None
+        # A server may claim any time; it is stored and shown.
+        batch.commit_time_us = min(max(batch.commit_time_us, 0), LAST_US)
         opened.status.reached.moved(batch.commit_time_us / 1e6 or None)
         gaps = opened.gaps + gaps_of(opened.feed)
         if gaps > opened.status.gaps:

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -118,3 +119,60 @@ def hangs_for(path: str) -> list[Any]:
 def wide() -> list[tuple[int, ...]]:
     """Rows with too many values."""
     return [(1, 2, 3, 4, 5)]
+
+
+def endless() -> Iterator[dict[str, Any]]:
+    """Rows without an end."""
+    while True:
+        yield {"id": 1, "name": "x" * 1_000_000}
+
+
+def talks() -> Iterator[dict[str, Any]]:
+    """Prints without an end."""
+    while True:
+        print("x" * 1_000_000)
+    yield {}
+
+
+def writes(text: str, times: int = 1) -> list[dict[str, Any]]:
+    """Writes to the file of the answers itself, and ends at once."""
+    with suppress(OSError):
+        for _ in range(times):
+            os.write(3, text.encode())
+    os._exit(0)
+
+
+def leaves_behind(path: str) -> list[dict[str, Any]]:
+    """Leaves a process behind that never ends by itself."""
+    child = os.fork()
+    if not child:
+        time.sleep(600)
+        os._exit(0)
+    Path(path).write_text(str(child))
+    return [{"id": 1}]
+
+
+def odd(kind: str) -> list[dict[str, Any]]:
+    """A row of one value that is rarely right."""
+    deep: Any = 1
+    for _ in range(5_000):
+        deep = [deep]
+    cyclic: list[Any] = []
+    cyclic.append(cyclic)
+    found = {
+        "deep": deep,
+        "cyclic": cyclic,
+        "huge": 10**10_000,
+        "surrogate": "\ud800",
+        "nul": "a\0b",
+        "bytes": b"\xff",
+        "object": object(),
+        "nan": float("nan"),
+    }
+    if kind == "name":
+        return [{"id": 1, "\ud800": 2}]
+    if kind == "exit":
+        sys.exit(0)
+    if kind == "text":
+        raise ValueError("no\0 \ud800 thing")
+    return [{"id": 1, "name": found[kind]}]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from connectors.feed_source import FeedPosition, FeedPositions
+from connectors.outside.boundary import bad_answer
 from connectors.postgres.remote.options import RemoteOptions
 from connectors.postgres.remote.positions import identity_of, lsn_of, position_at
 from connectors.postgres.remote.table_watch import Found, RemoteTables, known_of
@@ -23,7 +24,7 @@ from connectors.postgres.replication.table_facts import TableCatalog
 from connectors.postgres.source import PostgresSource
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
-from dataflow.errors import SourceError, TidemarkError
+from dataflow.errors import TidemarkError
 from dataflow.schema import Relation
 
 # Changes since the positions are lost.
@@ -249,8 +250,7 @@ class _Worker:
         except TidemarkError as error:
             self._fail(error)
         except Exception as error:
-            what = f'the reader of postgres source "{self._connection.name}" failed'
-            self._fail(SourceError("source.reader", what, detail=repr(error)))
+            self._fail(bad_answer("source", self._connection.name, error))
 
     def _read(self) -> None:
         source = self._connection.new_source()
