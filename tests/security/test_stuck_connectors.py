@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -22,6 +23,7 @@ from tests.harness.blocking_connector import FOLDER, SINK_METHODS, SOURCE_METHOD
 from tests.harness.blocking_service import BlockingService
 from tests.harness.postgres import Database, new_database
 from tests.harness.sinks import add_sink, await_sink, drop_sink
+from tests.harness.trickle import Trickle
 
 # Of a source: what is called before its view is live, and what afterwards.
 AT_BUILD = ("start_position", "open_snapshot", "parts", "read", "close_snapshot")
@@ -244,3 +246,80 @@ def test_a_call_that_takes_too_long_ends_with_a_code() -> None:
     while calls.running and time.monotonic() < deadline:
         time.sleep(0.01)
     assert calls.result("source", "quick", "me", lambda: 3) == 3
+
+
+COLUMNS = [{"name": "id", "type": "bigint"}]
+SLOW: dict[str, Callable[[int], dict[str, Any]]] = {
+    "http": lambda port: {
+        "url": f"http://127.0.0.1:{port}",
+        "relations": {"t": {"path": "/t", "key": ["id"], "columns": COLUMNS}},
+    },
+    "clickhouse": lambda port: {
+        "url": f"http://127.0.0.1:{port}",
+        "relations": {"t": {"table": "t", "key": ["id"], "columns": COLUMNS}},
+    },
+    "mysql": lambda port: {
+        "host": "127.0.0.1",
+        "port": port,
+        "user": "u",
+        "tables": {"t": {"table": "d.t"}},
+    },
+    "postgres": lambda port: {
+        "host": "127.0.0.1",
+        "port": port,
+        "user": "u",
+        "database": "d",
+        "tables": ["public.t"],
+    },
+    "kafka": lambda port: {
+        "bootstrap_servers": f"127.0.0.1:{port}",
+        "topics": {"t": {"topic": "t", "format": "json", "columns": COLUMNS}},
+    },
+    "mongodb": lambda port: {
+        "servers": [f"127.0.0.1:{port}"],
+        "database": "d",
+        "relations": {"t": {"collection": "t", "columns": COLUMNS}},
+    },
+}
+
+
+@pytest.mark.whole
+def test_servers_that_send_a_byte_now_and_then(world: World) -> None:
+    """All types at once: each request ends with a code, and nothing else waits for it."""
+    service = world.service
+
+    def discover(kind: str, port: int) -> httpx.Response:
+        options = SLOW[kind](port)
+        for one in [*options.get("relations", {}).values(), *options.get("topics", {}).values()]:
+            # Columns that are not declared are asked for.
+            one.pop("columns")
+        body = {"type": kind, "options": options}
+        return httpx.post(f"{service.url}/sources/discover", json=body, timeout=120)
+
+    with Trickle().running() as server, ThreadPoolExecutor(len(SLOW)) as clients:
+        asked = {kind: clients.submit(discover, kind, server.port) for kind in SLOW}
+        service.await_so(lambda: server.slow)
+        world.require_moving()
+        assert service.call("GET", "/sources").status_code == 200
+        codes = {kind: answer.result().json()["code"] for kind, answer in asked.items()}
+    assert not set(codes.values()) & {"internal", "request.invalid", "source.bad_option"}, codes
+
+
+def test_a_source_that_becomes_slow(world: World) -> None:
+    """A byte a second for its request, and its view is dropped: nothing else stops."""
+    service = world.service
+    with Trickle().running() as server:
+        server.rows = [{"id": n} for n in range(5)]
+        options = {**SLOW["http"](server.port), "poll_interval_ms": 100}
+        options["relations"]["t"]["rows"] = "$"
+        body = {"name": "slow_api", "type": "http", "options": options}
+        answer = service.call("POST", "/sources", body)
+        assert answer.status_code == 201, answer.text
+        service.create("slow_rows", "SELECT count(*) AS n FROM slow_api.t")
+        assert world.count("slow_rows") == 5
+        server.rows = None
+        service.await_so(lambda: server.slow)
+        world.require_moving()
+        service.drop("slow_rows")
+        world.drop_source("slow_api")
+        world.require_moving()
