@@ -24,7 +24,7 @@ from service.backfill.initial_load import LiveVersion
 from service.backfill.view_build import ViewBuild
 from service.engine.definition import ViewDefinition
 from service.engine.engine import Engine
-from service.ingest.external_sources import ExternalSources, is_main
+from service.ingest.external_sources import ExternalSources, external_relations, is_main
 from service.ingest.source_requirements import SourceRequirements
 from service.pipeline.epochs import Epochs
 from service.pipeline.external_snapshots import ExternalSnapshots
@@ -40,7 +40,6 @@ from service.views.wait_reasons import Waiting, waits_for
 from storage.failpoints import failpoint
 from storage.store import Store
 
-_POSITIONS = waits_for("its sources' positions are not known yet")
 _READING = waits_for("its sources are read again, for more columns or rows")
 _PASSING = waits_for("rows from before a change of its table have to pass first")
 
@@ -166,7 +165,9 @@ class BuildStart:
         feeds = self._external_snapshots.begin(definition, is_resumed=is_resumed)
         if feeds is None:
             is_awaited = self._requirements.is_awaited(row.identity)
-            self._waiting.note(row.identity, _READING if is_awaited else _POSITIONS)
+            sources = ", ".join(sorted(external_relations(definition.relations())))
+            positions = waits_for("its sources' positions are not known yet", sources)
+            self._waiting.note(row.identity, _READING if is_awaited else positions)
             return
         self._mute.unmute_begun(before, self._epochs.writer.written)
         self._store.drop(definition.scope + "/")
