@@ -165,9 +165,7 @@ class BuildStart:
         feeds = self._external_snapshots.begin(definition, is_resumed=is_resumed)
         if feeds is None:
             is_awaited = self._requirements.is_awaited(row.identity)
-            sources = ", ".join(sorted(external_relations(definition.relations())))
-            positions = waits_for("its sources' positions are not known yet", sources)
-            self._waiting.note(row.identity, _READING if is_awaited else positions)
+            self._waiting.note(row.identity, _READING if is_awaited else _unknown(definition))
             return
         self._mute.unmute_begun(before, self._epochs.writer.written)
         self._store.drop(definition.scope + "/")
@@ -245,6 +243,12 @@ class BuildStart:
             self._epochs.rewound_to,
             is_maintained=self._reconciler.live(row.identity) is not None,
         )
+
+
+def _unknown(definition: ViewDefinition) -> TidemarkError:
+    """Return why a view waits whose sources have not answered where they are."""
+    sources = ", ".join(sorted(external_relations(definition.relations())))
+    return waits_for("its sources' positions are not known yet", sources)
 
 
 def _note_start(view: str, choice: EngineChoice) -> None:

@@ -228,6 +228,7 @@ class _Composition:
         )
 
     def _compose_live_views(self) -> None:
+        self._waiting = Waiting(self._reconciler.report_waiting, self._runtime)
         self._replacement = ViewReplacement(
             engine=self._engine,
             epochs=self._epochs,
@@ -251,7 +252,6 @@ class _Composition:
         )
 
     def _compose_builds(self) -> None:
-        self._waiting = Waiting(self._reconciler.report_waiting, self._runtime)
         self._rights = ViewRights(
             reconciler=self._reconciler,
             failures=self._failures,
