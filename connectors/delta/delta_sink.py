@@ -10,6 +10,7 @@ retried.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -28,10 +29,11 @@ from connectors.lake.changelog import batches, changelog_schema, changes, row_ar
 from connectors.lake.lake_rows import row_keys
 from connectors.lake.location import UNREACHABLE, unreached
 from connectors.lake.net_changes import net_changes
+from connectors.outside.texts import clean
 from connectors.sink import SinkTable
 from connectors.view_sink import Interruption, ViewEpoch, fenced, lost
 from dataflow.delta import Delta
-from dataflow.errors import SinkError, TemporaryError, TidemarkError
+from dataflow.errors import SinkError, SourceError, TemporaryError, TidemarkError
 from storage.failpoints import failpoint
 
 # Stands for the row's key, which readers need not know; rows are merged by it.
@@ -41,6 +43,10 @@ _GONE = "_tidemark_gone"
 MERGE_ROWS = 1_000_000
 _WRITER = WriterProperties(compression="ZSTD")
 _LOG = "_delta_log"
+# A path of the log that is not below the table: a URL, an absolute one, or one through "..".
+_ELSEWHERE = re.compile(
+    r"\A/|\A[A-Za-z][A-Za-z0-9+.-]*(:|%3[aA])|(\A|/|%2[fF])(\.|%2[eE]){2}(\Z|/|%2[fF])"
+)
 
 T = TypeVar("T")
 
@@ -65,7 +71,10 @@ class DeltaSink:
     def open(self, known: int | None = None) -> int | None:
         """See ViewSink. SinkError sink.fenced, sink.lost, sink.not_empty."""
         self._interrupted.check()
-        self._options.location.check()
+        with self._options.location.held(_LOG):
+            return self._opened(known)
+
+    def _opened(self, known: int | None) -> int | None:
         table = self._loaded()
         if table is None:
             if known is not None or self._has_claimed:
@@ -151,16 +160,20 @@ class DeltaSink:
         if table is None:
             raise TemporaryError(UNREACHABLE, "the sink is not open")
         failpoint("delta.commit.before", unreached)
-        if self._options.mode == "changes":
-            self._append(table, epochs, _chained(self._changes(e) for e in epochs))
-        else:
-            for group in _groups(epochs):
-                if self._reached(table, self._epochs) is None:
-                    self._append(table, group, self._new_rows(group))
-                else:
-                    self._merge(table, group)
+        with self._options.location.held(_LOG):
+            self._write(table, epochs)
         failpoint("delta.commit.after", unreached)
         self._table = table
+
+    def _write(self, table: DeltaTable, epochs: Sequence[ViewEpoch]) -> None:
+        if self._options.mode == "changes":
+            self._append(table, epochs, _chained(self._changes(e) for e in epochs))
+            return
+        for group in _groups(epochs):
+            if self._reached(table, self._epochs) is None:
+                self._append(table, group, self._new_rows(group))
+            else:
+                self._merge(table, group)
 
     def _append(
         self, table: DeltaTable, epochs: Sequence[ViewEpoch], rows: Iterator[pa.RecordBatch]
@@ -185,6 +198,7 @@ class DeltaSink:
             )
 
     def _merge(self, table: DeltaTable, epochs: Sequence[ViewEpoch]) -> None:
+        self._require_own_files(table)
         number = epochs[-1].number
         rows = self._merged(epochs)
         first = next(rows, None)
@@ -195,6 +209,24 @@ class DeltaSink:
         if self._reached(table, self._epochs) != number:
             # A merge that changes nothing commits nothing.
             self._commit_progress(table, number)
+
+    def _require_own_files(self, table: DeltaTable) -> None:
+        """Refuse a log that names files elsewhere, which a merge would copy into the table.
+
+        SourceError path.forbidden.
+        """
+        try:
+            paths = pa.table(table.get_add_actions()).column("path")
+        except (DeltaError, OSError) as error:
+            raise self._failure(error) from None
+        elsewhere = next(filter(_ELSEWHERE.search, map(str, paths.to_pylist())), None)
+        if elsewhere is not None:
+            raise SourceError(
+                "path.forbidden",
+                f'the log of table "{self._options.location.path}" names a file elsewhere:'
+                f' "{clean(elsewhere, 200)}"',
+                hint="check who else can write to the table's log",
+            )
 
     def _merge_all(self, table: DeltaTable, rows: pa.RecordBatchReader, number: int) -> None:
         names = [KEY_COLUMN, *(field.name for field in self._view.fields)]

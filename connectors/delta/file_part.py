@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
-from connectors.delta.table_log import CHANGES, INSERTS, DataFile, open_files, reached
+from connectors.delta.table_log import CHANGES, INSERTS, DataFile, FolderFiles, open_files, reached
 from connectors.delta.table_options import FAIL, TableOptions
 from connectors.delta.table_schema import TIMESTAMP, TableSchema
 from connectors.formats.arrow_columns import column_of_array, column_of_batch
@@ -78,7 +78,7 @@ class PartReader:
         self._stamps = {c.physical for c in schema.columns.values() if c.type == TIMESTAMP}
 
     @cached_property
-    def _files(self) -> FileSystem:
+    def _files(self) -> FileSystem | FolderFiles:
         return open_files(self._options)
 
     def read(self, part: FilePart) -> Iterator[Changes]:

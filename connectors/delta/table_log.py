@@ -8,6 +8,9 @@ a version plus the changes of the next one are the rows of the next one, or an e
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +26,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSystem, PyFileSystem
 
-from connectors import secrets
+from connectors import netguard, secrets
 from connectors.delta.table_options import TableOptions
 from connectors.delta.table_schema import TableSchema, check_features, unsupported
 from dataflow.errors import SourceError, TemporaryError, TidemarkError
@@ -61,7 +64,7 @@ class TableLog:
     def __init__(self, relation: Relation, options: TableOptions) -> None:
         self._relation = relation
         self._options = options
-        self._files: FileSystem | None = None
+        self._files: FileSystem | FolderFiles | None = None
         self._masks: tuple[int, dict[str, np.ndarray]] = (-1, {})
 
     def newest(self) -> int:
@@ -235,15 +238,42 @@ class TableLog:
             has_vectors="deletionVectors" in features,
         )
 
-    def _opened(self) -> FileSystem:
+    def _opened(self) -> FileSystem | FolderFiles:
         if self._files is None:
             self._options.check()
             self._files = open_files(self._options)
         return self._files
 
 
-def open_files(options: TableOptions) -> FileSystem:
+class FolderFiles:
+    """The files below a table in a folder; what was opened is checked, not only its path."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def open_input_file(self, name: str) -> pa.NativeFile:
+        """Open a file. FileNotFoundError, OSError; SourceError path.forbidden: it is elsewhere,
+        whatever its path was when it was checked.
+        """
+        path = f"{self._folder}/{name}"
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            netguard.check_open(opened, path)
+            if not stat.S_ISREG(os.fstat(opened).st_mode):
+                raise OSError(errno.EINVAL, "it is no file", name)
+            link = f"/proc/self/fd/{opened}"
+            if os.path.lexists(link):
+                # The very file that is open; the client reads it without Python.
+                return pa.OSFile(link)
+            return pa.PythonFile(os.fdopen(os.dup(opened), "rb"), mode="r")
+        finally:
+            os.close(opened)
+
+
+def open_files(options: TableOptions) -> FileSystem | FolderFiles:
     """Return the files below a table."""
+    if not options.location.is_bucket:
+        return FolderFiles(options.location.path)
     return PyFileSystem(DeltaStorageHandler(options.location.path, options.client()))
 
 

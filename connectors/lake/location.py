@@ -7,6 +7,8 @@ bucket is checked before it is opened. Secrets are references until then.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +81,21 @@ class Location:
         with extra_required("a bucket of S3"):
             from connectors.objects.option_bucket import OptionBucket
         return OptionBucket(self.path, self.bucket, code=UNREACHABLE)
+
+    @contextmanager
+    def held(self, folder: str) -> Iterator[None]:
+        """Let a library that opens paths itself use this location, and one folder in it.
+
+        SourceError path.forbidden: it has links, or was replaced meanwhile; others as in `check`.
+        """
+        self.check()
+        if self.is_bucket:
+            yield
+            return
+        storage = SinkFolder(Path(self.path), UNREACHABLE)
+        storage.require_no_links()
+        with storage.held(folder):
+            yield
 
     def check_writable(self) -> None:
         """Write a file and delete it. TemporaryError; TidemarkError sink.unsafe_storage."""

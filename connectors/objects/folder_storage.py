@@ -19,6 +19,7 @@ from typing import BinaryIO
 from connectors import netguard
 from connectors.objects.open_folder import (
     files_below,
+    links_below,
     open_nearest,
     open_unlinked,
     opened_below,
@@ -26,6 +27,7 @@ from connectors.objects.open_folder import (
     real_path,
 )
 from connectors.objects.shared_storage import COPY_BYTES, reached, require_own
+from dataflow.errors import SourceError
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,47 @@ class FolderStorage:
                 os.rmdir(os.path.basename(real_path(root, self.path)), dir_fd=above)
             finally:
                 os.close(above)
+
+    @contextmanager
+    def held(self, *folders: str) -> Iterator[None]:
+        """Refuse a folder, or one of these in it, that is replaced by a link while a library uses
+        its path, which no descriptor can stand for. SourceError path.forbidden.
+        """
+        before = self._identities(folders)
+        yield
+        after = self._identities(folders)
+        if any(old not in (None, new) for old, new in zip(before, after, strict=True)):
+            raise SourceError(
+                "path.forbidden",
+                f'folder "{self.path}" was replaced while it was written to',
+                hint="check who else can write beside it, and what was written where",
+            )
+
+    def require_no_links(self) -> None:
+        """Refuse a folder with a link in it, which a library would follow. SourceError
+        path.forbidden.
+        """
+        with reached(str(self.path), self.code), suppress(FileNotFoundError):
+            with self._opened([]) as root:
+                found = next(links_below(root), "")
+            if found:
+                raise SourceError(
+                    "path.forbidden",
+                    f'"{found}" in folder "{self.path}" is a link, which is not followed here',
+                    hint="put the folder or file itself in its place",
+                )
+
+    def _identities(self, folders: Sequence[str]) -> list[tuple[int, int] | None]:
+        """Return device and inode of the root and of these folders; None for what is missing."""
+        found: list[tuple[int, int] | None] = []
+        for parts in ([], *map(parts_of, folders)):
+            try:
+                with self._opened(parts) as opened:
+                    facts = os.fstat(opened)
+                found.append((facts.st_dev, facts.st_ino))
+            except FileNotFoundError:
+                found.append(None)
+        return found
 
     def check_root(self, real: str) -> None:
         """Refuse a folder that must not be used, by the real path at which it was opened."""

@@ -116,6 +116,14 @@ def files_below(folder: int) -> Iterator[str]:
                     yield os.path.normpath(os.path.join(where, name))
 
 
+def links_below(folder: int) -> Iterator[str]:
+    """Yield the relative names of all links in a folder at any depth, in no order."""
+    for where, folders, names, opened in os.fwalk(".", dir_fd=folder, follow_symlinks=False):
+        for name in (*folders, *names):
+            if _is_link(name, opened):
+                yield os.path.normpath(os.path.join(where, name))
+
+
 def _is_link(name: str, folder: int) -> bool:
     try:
         return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -68,16 +69,21 @@ class Manifest:
 
     @staticmethod
     def of(content: bytes) -> Manifest:
-        """Read JSON. SinkError sink.version."""
-        facts = json.loads(content)
-        if facts.pop("format") != FORMAT:
+        """Read JSON. SinkError sink.version, sink.bad_metadata."""
+        facts = _read(content)
+        if facts.pop("format", None) != FORMAT:
             raise SinkError(
                 "sink.version",
                 "a newer version of Tidemark has written the sink's manifest",
                 hint="use that version, or a newer one",
             )
-        files = _files(facts.pop("files"))
-        return Manifest(**{**facts, "files": files, "checkpoints": tuple(facts["checkpoints"])})
+        with _checked():
+            files = _files(facts.pop("files"))
+            found = Manifest(**{**facts, "files": files, "checkpoints": (*facts["checkpoints"],)})
+            numbers = (found.version, found.generation, found.epoch or 0, found.first_epoch or 0)
+            if not all(type(number) is int for number in numbers):
+                raise TypeError
+            return found
 
 
 class Manifests:
@@ -156,7 +162,9 @@ class Manifests:
                 content = self._storage.get(name)
             except FileNotFoundError:
                 raise files_lost(self._title, f'"{name}" is gone') from None
-            yield from _files(json.loads(content)["files"])
+            with _checked():
+                files = _files(_read(content)["files"])
+            yield from files
         yield from manifest.files
 
     def remove_garbage(self, manifest: Manifest, data: str) -> int:
@@ -168,7 +176,8 @@ class Manifests:
         found = [name for name in self._storage.names(data) if name not in known]
         for name in self._storage.names(FOLDER):
             if name.startswith(_CHECKPOINT) and name not in manifest.checkpoints:
-                version = int(name.removeprefix(_CHECKPOINT)[:20])
+                digits = name.removeprefix(_CHECKPOINT)[:20]
+                version = int(digits) if digits.isdecimal() else -1
                 # Checkpoints that older versions list stay as long as these.
                 if not manifest.version - KEEP_VERSIONS <= version < manifest.version:
                     found.append(name)
@@ -197,5 +206,28 @@ def _name(version: int) -> str:
     return f"{_MANIFEST}{version:020d}.json"
 
 
+@contextmanager
+def _checked() -> Iterator[None]:
+    """Refuse what others have written. SinkError sink.bad_metadata."""
+    try:
+        yield
+    except Exception as error:
+        # Its text would quote the file.
+        raise SinkError(
+            "sink.bad_metadata",
+            "a manifest of the sink cannot be used",
+            detail=type(error).__name__,
+            hint="delete the sink's files, then drop the sink and add it again, with its rows",
+        ) from None
+
+
+def _read(content: bytes) -> dict[str, Any]:
+    with _checked():
+        return dict(json.loads(content))
+
+
 def _files(entries: Sequence[Mapping[str, Any]]) -> tuple[DataFile, ...]:
-    return tuple(DataFile(**entry) for entry in entries)
+    found = tuple(DataFile(**entry) for entry in entries)
+    if not all(isinstance(file.path, str) for file in found):
+        raise TypeError
+    return found
