@@ -64,7 +64,7 @@ def test_mongodb_opens_the_checked_address_also_with_tls(tmp_path: Path) -> None
         assert mongodb.read(plain, plain.relations[0], None, 5) == [b'{"_id":1}']
 
 
-def test_mongodb_is_told_nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mongodb_learns_nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "AWS_EXECUTION_ENV": "AWS_Lambda_python3.11",
         "AWS_LAMBDA_RUNTIME_API": "marker",
