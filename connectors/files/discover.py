@@ -27,6 +27,8 @@ from connectors.formats.discover import propose_columns
 from dataflow.errors import SourceError
 
 SAMPLE_FILES, SAMPLE_RECORDS = 3, 1000
+# Of one file; a record may have 64 MB.
+SAMPLE_BYTES = 16 << 20
 _ROW = "row"
 _Proposal = dict[str, Any]
 
@@ -65,7 +67,7 @@ def _of_file(options: FileOptions, stream: ByteStream) -> list[_Proposal]:
         form = LineForm(*options.dialect.bytes())
     is_json = options.format == known.JSON
     records = json_records(stream) if is_json else line_records(stream, form, Stretch())
-    samples = list(islice(_each(records), SAMPLE_RECORDS))
+    samples = list(_sampled(records))
     if options.format != known.CSV:
         return propose_columns({"format": "json"}, samples) if samples else []
     given: dict[str, Any] = {"format": "csv", **vars(options.dialect)}
@@ -84,7 +86,7 @@ def _without_paths(found: list[_Proposal], options: FileOptions) -> list[_Propos
 def _of_xml(options: FileOptions, stream: ByteStream) -> list[_Proposal]:
     records = xml_records(stream, options.row_tag, [XmlColumn(_ROW, (), True, False)])
     values: dict[str, list[Any]] = {}
-    for record in islice(_each(records), SAMPLE_RECORDS):
+    for record in _sampled(records):
         for name, value in json.loads(record)[_ROW].items():
             values.setdefault(name, []).append(value)
     return [
@@ -107,6 +109,16 @@ def _type_of_texts(texts: list[bytes]) -> str:
 def _path(name: str) -> dict[str, str]:
     """Return the path option of a column, if its name alone does not give it."""
     return {} if name.isidentifier() else {"path": f"$['{name}']"}
+
+
+def _sampled(found: Iterable[Records]) -> Iterator[bytes]:
+    """Yield the first records: so many, or so many bytes, and at least one."""
+    left = SAMPLE_BYTES
+    for record in islice(_each(found), SAMPLE_RECORDS):
+        yield record
+        left -= len(record)
+        if left <= 0:
+            return
 
 
 def _each(found: Iterable[Records]) -> Iterator[bytes]:

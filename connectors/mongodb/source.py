@@ -34,7 +34,7 @@ from connectors.mongodb.change_stream import (
     query_of,
     scanned,
 )
-from connectors.mongodb.documents import CODEC, records_of
+from connectors.mongodb.documents import CODEC, chunks_of, records_of
 from connectors.mongodb.options import ID, CollectionRelation, MongoOptions, read_options
 from connectors.outside.deadline import Deadline
 from connectors.outside.logins import tls_context
@@ -54,6 +54,7 @@ BATCH_DOCUMENTS = 10_000
 MOST_MESSAGE_BYTES = 48_000_000
 # How long some documents, and a whole collection, may take.
 SAMPLE_S, READ_S = 60, 1800
+SAMPLE_BYTES = 16 << 20
 _OF_LOGIN = (13, 18)
 _NOT_REPLICATED, _TOO_LARGE = 40573, 10334
 # The server shuts down, steps down, or has interrupted the operation.
@@ -81,7 +82,7 @@ def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the options with columns proposed for each relation that has none."""
     found = read_options(options)
     declared = {relation.name: relation for relation in found.relations}
-    sample = lambda name: read(found, declared[name], None, SAMPLES)  # noqa: E731
+    sample = lambda name: read(found, declared[name], None, SAMPLES, SAMPLE_BYTES)  # noqa: E731
     return with_columns(options, [relation.rows for relation in found.relations], sample)
 
 
@@ -109,8 +110,11 @@ def read(
     relation: CollectionRelation,
     fields: Sequence[str] | None,
     count: int,
+    some_bytes: int = 0,
 ) -> list[bytes]:
     """Return at most `count` documents as JSON. fields: of them, None for all.
+
+    some_bytes: return about so many bytes at most, as a sample; 0 for all.
 
     SourceError mongodb.login, mongodb.refused, host.forbidden; TemporaryError mongodb.unreachable.
     """
@@ -122,6 +126,8 @@ def read(
             with _client(options, host, port) as client:
                 collection = client[relation.database].get_collection(relation.collection, CODEC)
                 found = collection.find(where, shown, limit=count, batch_size=BATCH_DOCUMENTS)
+                if some_bytes:
+                    return next(chunks_of(found, count, some_bytes), [])
                 return records_of(found, Deadline(SAMPLE_S if count <= SAMPLES else READ_S))
         except ConnectionFailure as error:
             failure = _away(host, port, error)

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from connectors import netguard
+from connectors.files import discover
+from connectors.files import source as files
 from connectors.formats import record_format
 from connectors.formats.declared import declare_columns
 from connectors.formats.open_format import open_format
@@ -79,3 +82,29 @@ def test_a_record_that_is_too_long_is_rejected_alone(
     assert [bad.number for bad in decoded.bad] == [1, 22]
     assert decoded.records.tolist() == [n for n in range(24) if n not in (1, 22)]
     assert set(decoded.columns[0].to_list()) == {b"good"}
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl", "x.json", "x.xml"])
+def test_a_sample_has_a_size(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what is within the sample decides the type."""
+    values = [*(b"%d" % n for n in range(20)), b"word"]
+    in_json = [*values[:-1], b'"word"']
+    texts = {
+        "x.csv": b"x\n" + b"\n".join(values),
+        "x.jsonl": b"\n".join(b'{"x":%s}' % v for v in in_json),
+        "x.json": b"[%s]" % b",".join(b'{"x":%s}' % v for v in in_json),
+        "x.xml": b"<r>%s</r>" % b"".join(b"<row><x>%s</x></row>" % v for v in values),
+    }
+    (tmp_path / name).write_bytes(texts[name])
+    tag = {"row_tag": "row"} if name == "x.xml" else {}
+    options = {"relations": {"r": {"path": str(tmp_path / name), **tag}}}
+    before = netguard.installed()
+    netguard.install(netguard.Guard(folders=(str(tmp_path),)))
+    try:
+        whole = files.discover(options)["relations"]["r"]["columns"][0]
+        monkeypatch.setattr(discover, "SAMPLE_BYTES", 15)
+        part = files.discover(options)["relations"]["r"]["columns"][0]
+    finally:
+        netguard.install(before)
+    assert whole["type"] == "text"
+    assert part["type"] == "int8"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -21,10 +21,9 @@ from tests.connectors.kafka.reading import topic_options
 from tests.connectors.mysql.reading import relations_of as relations_of_mysql
 from tests.connectors.postgres_source.reading import options_of
 from tests.connectors.postgres_source.reading import relations_of as relations_of_postgres
-from tests.harness.broker import new_topic, producer_of, send
+from tests.harness.broker import new_topic, producer_of
 from tests.harness.mariadb import MariaDb
 from tests.harness.postgres import Database
-from tests.harness.proxied_broker import ProxiedKafka
 from tests.harness.tiers import count
 from tests.security.mutating_proxy import MutatingProxy
 
@@ -200,29 +199,6 @@ class Bytes(str):
 
     def encode(self, *_: Any) -> bytes:
         return self.__str__().encode("latin-1")
-
-
-def test_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connectors.kafka.client.REQUEST_TIMEOUT_S", 3.0)
-    with MutatingProxy(0, FIRST, rate=0.0) as proxy, ProxiedKafka(cast(Any, proxy)) as broker:
-        topic = new_topic(broker)
-        send(broker, topic, [(0, b"k", b'{"id":%d,"name":"a"}' % n) for n in range(ROWS)])
-        given = {"topics": {"t": topic_options(topic, columns=COLUMNS, on_error="dead_letter")}}
-        options = {"bootstrap_servers": broker.proxied, "check_ms": 200, **given}
-        relations = relations_of_kafka(read_kafka_options(options))
-
-        def changed() -> None:
-            send(broker, topic, [(0, b"k", b'{"id":1,"name":"later"}')])
-
-        control = Use("kafka", options, relations)
-        control.run({}, changed)
-        assert set(control.outcomes.values()) == {"ok"} and control.rows >= ROWS, control.outcomes
-        proxy.rate = 0.3
-        for _ in range(SEEDS // 3):
-            use = Use("kafka", options, relations)
-            use.run({}, changed)
-            print(use.outcomes)
-        proxy.rate = 0.0
 
 
 def test_headers_and_times_of_any_bytes(broker: EmbeddedKafka) -> None:
