@@ -25,12 +25,24 @@ Proposal = dict[str, Any]
 Path = tuple[str, ...]
 
 MAX_COLUMNS = 500
+# Samples become objects of Python, which take up to a hundred times as much.
+SAMPLE_BYTES = 2 << 20
 _DEPTH = 4
 _NAME_BYTES = 63
 _ZERO_FIRST = re.compile(r"[+-]?0[0-9]")
 _PLAIN_KEY = re.compile(r"[^.\[\]'\"$]+")
 _OF_NUMBERS = ("int8", "numeric")
 _OF_TEXTS = ("uuid", "date", "timestamp", "timestamptz")
+
+
+def _bounded(samples: Sequence[bytes]) -> list[bytes]:
+    """Return as many samples as fit into SAMPLE_BYTES together, in order."""
+    found, left = [], SAMPLE_BYTES
+    for sample in samples:
+        if len(sample) <= left:
+            left -= len(sample)
+            found.append(sample)
+    return found
 
 
 def propose_columns(
@@ -43,6 +55,7 @@ def propose_columns(
     >>> propose_columns({"format": "json"}, [b'{"a": {"b": 1}, "c": "2024-01-01"}'])[0]["path"]
     '$.a.b'
     """
+    samples = _bounded(samples)
     name = options.get("format")
     if registry is None and options.get("registry") is not None:
         registry = SchemaRegistry(options["registry"])

@@ -5,7 +5,7 @@ Invariant: a row is the text that it was in the list, with every digit of its nu
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Sequence
 
 from connectors.formats.declared import DeclaredColumn, declared_type
@@ -14,8 +14,11 @@ from connectors.formats.json_reader import JsonReader
 from dataflow.schema import Field
 
 _OPEN = b"["
-_BLANKS = " \t\r\n"
-_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)
+# Of one message. Each row takes some hundred bytes, however short it is.
+MAX_ROWS = 100_000
+# What decides where an element ends: brackets, commas, and texts, which may have any of them.
+_MARKS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},]', re.DOTALL)
+_OPENING, _CLOSING, _COMMA = frozenset(b"[{"), frozenset(b"]}"), ord(",")
 
 
 class JsonLists:
@@ -39,10 +42,10 @@ class JsonLists:
             elif not found.lstrip().startswith(_OPEN):
                 rows[-1] = [found]
             else:
-                try:
-                    rows[-1] = elements(found.decode())
-                except RecursionError:
-                    bad[number] = _malformed("it is nested too deeply")
+                rows[-1] = elements(found, MAX_ROWS + 1)
+                if len(rows[-1]) > MAX_ROWS:
+                    rows[-1] = []
+                    bad[number] = _malformed(f"it has more than {MAX_ROWS:,} rows")
         return rows, bad
 
     @property
@@ -51,21 +54,30 @@ class JsonLists:
         return ".".join(("$", *self._path))
 
 
-def elements(text: str) -> list[bytes]:
-    """Return the texts of the elements of a list, which is valid JSON.
+def elements(text: bytes, most: int) -> list[bytes]:
+    """Return the texts of the first elements of a list, which is valid JSON.
 
-    >>> elements('[{"a": 1.10}, [2]]')
-    [b'{"a": 1.10}', b'[2]']
+    most: how many. Nothing is made of what an element has within.
+
+    >>> elements(b'[{"a": 1.10, "b": "]"}, [2], 3]', 2)
+    [b'{"a": 1.10, "b": "]"}', b'[2]']
     """
-    found, at = [], text.index("[") + 1
-    while True:
-        while text[at] in _BLANKS or text[at] == ",":
-            at += 1
-        if text[at] == "]":
-            return found
-        _, end = _DECODER.raw_decode(text, at)
-        found.append(text[at:end].encode())
-        at = end
+    found: list[bytes] = []
+    depth, start = 0, text.index(_OPEN) + 1
+    for mark in _MARKS.finditer(text):
+        letter = text[mark.start()]
+        if letter in _OPENING:
+            depth += 1
+        elif letter in _CLOSING:
+            depth -= 1
+        if (letter == _COMMA and depth == 1) or not depth:
+            element = text[start : mark.start()].strip()
+            start = mark.end()
+            if element:
+                found.append(element)
+            if not depth or len(found) == most:
+                break
+    return found
 
 
 def _malformed(reason: str) -> Fault:

@@ -16,6 +16,7 @@ from connectors.polled.rows import RowOptions, SharedOptions, read_number, read_
 from connectors.url_options import read_headers, read_secret, read_texts, read_url
 
 PAGE = "docs/HTTP.md"
+MAX_ROWS = 1_000_000
 LINK, CURSOR, NUMBER, OFFSET = "link", "cursor", "page", "offset"
 
 
@@ -51,11 +52,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Limits:
-    """timeout_s: of a request. max_bytes: of all answers to a poll. max_pages: of a poll."""
+    """timeout_s: of a request. max_bytes: of all answers to a poll. max_pages, max_rows: of a
+    poll."""
 
     timeout_s: float = 30.0
     max_bytes: int = 256 << 20
     max_pages: int = 1000
+    max_rows: int = MAX_ROWS
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ def read_options(options: Mapping[str, Any]) -> HttpOptions:
         read_number(reader, "timeout_ms", 30_000, 600_000) / 1000,
         read_number(reader, "max_bytes", 256 << 20, 4 << 30),
         read_number(reader, "max_pages", 1000, 1_000_000),
+        read_number(reader, "max_rows", MAX_ROWS, 100_000_000),
     )
     login = {name: read_secret(reader, name) for name in ("password", "token")}
     user, ca = reader.take("user", str, ""), reader.take("ca", str, "")

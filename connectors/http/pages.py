@@ -26,10 +26,12 @@ from connectors.http.options import (
     Pagination,
     Request,
 )
+from connectors.outside.texts import shown
 from dataflow.errors import SourceError
 from dataflow.schema import Field
 
 _OPEN = b"["
+_VALUE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ def read_pages(
     client: Client, relation: HttpRelation, limits: Limits, validators: Mapping[str, str]
 ) -> Answer:
     """Read a relation whole. SourceError http.*, TemporaryError; see `Client.ask`."""
-    rows = _RowsReader(relation)
+    rows = _RowsReader(relation, limits.max_rows)
     records: list[bytes] = []
     request: Request | None = _first(relation)
     seen = set[object]()
@@ -55,7 +57,7 @@ def read_pages(
         page = client.ask(request, validators if last is None else {})
         if page.status == NOT_MODIFIED:
             return Answer(None, validators)
-        found = rows.read(page.content)
+        found = rows.read(page.content, len(records))
         records += found
         request, mark = _next(relation, request, page, len(found), len(records))
         if request is None:
@@ -66,6 +68,12 @@ def read_pages(
         seen.add(mark)
         last = page
     raise _endless(relation, f"there are more than {limits.max_pages:,} pages")
+
+
+def read_sample(client: Client, relation: HttpRelation, count: int) -> list[bytes]:
+    """Return the first rows of a relation's first page. SourceError http.*, TemporaryError."""
+    page = client.ask(_first(relation), {})
+    return _RowsReader(relation, count).sample(page.content)
 
 
 def _first(relation: HttpRelation) -> Request:
@@ -109,41 +117,62 @@ def _with_cursor(request: Request, way: Pagination, cursor: Any) -> Request:
 
 def _cursor(relation: HttpRelation, content: bytes) -> Any:
     """Return the next cursor; None after the last page."""
-    answer, way = _parsed(content), relation.pagination
-    if way.more and not _at(answer, way.more):
+    way = relation.pagination
+    if way.more and not _at(content, way.more):
         return None
-    found = _at(answer, way.source)
+    found = _at(content, way.source)
     if found is not None and not isinstance(found, str | int):
         what = f'relation "{relation.name}": the next cursor is neither a text nor a number'
         hint = 'check "from" of its pagination'
-        raise SourceError("http.bad_answer", what, detail=str(found)[:100], hint=hint)
+        raise SourceError("http.bad_answer", what, detail=shown(found, 100), hint=hint)
     return None if found == "" else found
 
 
-def _parsed(content: bytes) -> Any:
+def _at(content: bytes, path: tuple[str, ...]) -> Any:
+    """Return the value at a path of an answer, None if there is none.
+
+    Only that value becomes an object, and only if it is short: a cursor, a flag, an error.
+    """
+    column = DeclaredColumn(Field("value", declared_type("json")[0]), path)
+    fields = JsonReader([column]).read([content])
+    [found] = [None] if fields.bad else fields.columns[0].to_list()
+    if found is not None and len(found) > _VALUE_BYTES:
+        return found[:_VALUE_BYTES].decode(errors="replace")
     try:
-        return orjson.loads(content)
+        return None if found is None else orjson.loads(found)
     except ValueError as error:
         what, hint = "an answer cannot be read as JSON", "check the server"
-        raise SourceError("http.bad_answer", what, detail=str(error)[:200], hint=hint) from None
-
-
-def _at(answer: Any, path: tuple[str, ...]) -> Any:
-    for key in path:
-        answer = answer.get(key) if isinstance(answer, dict) else None
-    return answer
+        raise SourceError("http.bad_answer", what, detail=shown(error), hint=hint) from None
 
 
 class _RowsReader:
     """Cuts the list of rows out of an answer, with every digit of its numbers."""
 
-    def __init__(self, relation: HttpRelation) -> None:
+    def __init__(self, relation: HttpRelation, max_rows: int) -> None:
         self._relation = relation
+        self._max_rows = max_rows
         column = DeclaredColumn(Field("rows", declared_type("json")[0]), relation.path)
         self._reader = JsonReader([column])
 
-    def read(self, content: bytes) -> list[bytes]:
-        """Return the rows of an answer. SourceError http.bad_answer, http.errors."""
+    def read(self, content: bytes, before: int) -> list[bytes]:
+        """Return the rows of an answer. before: rows of earlier answers to the same poll.
+
+        SourceError http.bad_answer, http.errors, http.too_many_rows.
+        """
+        left = self._max_rows - before
+        found = elements(self._list(content), left + 1)
+        if len(found) > left:
+            what = f'relation "{self._relation.name}" has more than {self._max_rows:,} rows'
+            hint = "ask for fewer rows, or raise max_rows"
+            raise SourceError("http.too_many_rows", what, hint=hint)
+        return found
+
+    def sample(self, content: bytes) -> list[bytes]:
+        """Return the first rows of an answer, as many as there may be. It raises as `read`."""
+        return elements(self._list(content), self._max_rows)
+
+    def _list(self, content: bytes) -> bytes:
+        """Return the list of rows in an answer."""
         fields = self._reader.read([content])
         if fields.bad:
             [fault] = fields.bad.values()
@@ -153,20 +182,17 @@ class _RowsReader:
         if found is None or not found.lstrip().startswith(_OPEN):
             path = ".".join(("$", *self._relation.path))
             raise self._bad(f"there is no list at {path}")
-        try:
-            return elements(found.decode())
-        except RecursionError:
-            raise self._bad("it is nested too deeply") from None
+        return found
 
     def _check_errors(self, content: bytes) -> None:
         """Refuse an answer of GraphQL that says that it is not whole."""
         body = self._relation.request.body
         if not isinstance(body, Mapping) or "query" not in body:
             return
-        if errors := _at(_parsed(content), ("errors",)):
+        if errors := _at(content, ("errors",)):
             what = f'relation "{self._relation.name}": GraphQL reports errors'
             hint = "check the query and its variables"
-            raise SourceError("http.errors", what, detail=str(errors)[:200], hint=hint)
+            raise SourceError("http.errors", what, detail=shown(errors, 200), hint=hint)
 
     def _bad(self, detail: str) -> SourceError:
         what = f'relation "{self._relation.name}": the answer has not the rows that are declared'

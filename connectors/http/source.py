@@ -7,18 +7,21 @@ it was. Nothing is reached before the first use.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from connectors.feed_source import DeclaredRelation
 from connectors.http.client import Client
 from connectors.http.options import HttpOptions, HttpRelation, read_options
-from connectors.http.pages import read_pages
+from connectors.http.pages import read_pages, read_sample
 from connectors.polled.contents import Fetched
-from connectors.polled.rows import RowReader, declared_relation, with_columns
+from connectors.polled.rows import SAMPLES, RowReader, declared_relation, with_columns
 from connectors.polled.source import Polled, PolledSource
 from dataflow.schema import Relation
+
+# Of a page from which columns are proposed: the API reads it, beside everything else.
+SAMPLE_BYTES = 32 << 20
 
 
 def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
@@ -38,9 +41,11 @@ def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
     found = read_options(options)
     declared = {relation.name: relation for relation in found.relations}
 
+    limits = replace(found.limits, max_bytes=min(found.limits.max_bytes, SAMPLE_BYTES))
+
     def sample(name: str) -> list[bytes]:
-        with Client(found) as client:
-            return read_pages(client, declared[name], found.limits, {}).records or []
+        with Client(replace(found, limits=limits)) as client:
+            return read_sample(client, declared[name], SAMPLES)
 
     return with_columns(options, [relation.rows for relation in found.relations], sample)
 

@@ -16,7 +16,7 @@ from connectors.option_schema import (
     secret,
     text,
 )
-from connectors.polled.row_schema import ROWS, SHARED, max_bytes, timeout_ms
+from connectors.polled.row_schema import ROWS, SHARED, max_bytes, max_rows, timeout_ms
 
 _PAGINATION = group(
     "Pages",
@@ -78,6 +78,7 @@ SCHEMA = group(
         "max_pages": advanced(
             number("Most pages", "Of one reading; more is an error.", 1000, unit="pages", minimum=1)
         ),
+        "max_rows": max_rows(),
     },
     ("url", "relations"),
 )

@@ -19,6 +19,7 @@ from connectors.formats.discover import propose_columns
 from connectors.formats.open_format import open_format
 from connectors.formats.record_format import BadRecord, RecordFormat
 from connectors.option_reader import OptionReader
+from connectors.outside.texts import shown
 from connectors.polled.contents import Fetched
 from dataflow.delta import Delta
 from dataflow.errors import SourceError
@@ -29,6 +30,8 @@ DAY_MS = 86_400_000
 DEFAULT_INTERVAL_MS = 10_000
 # Of which columns are proposed.
 SAMPLES = 1000
+# Records that are decoded at a time, and dead letters of one poll: beyond, the relation is wrong.
+PART_ROWS, MAX_LETTERS = 50_000, 100_000
 
 
 @dataclass(frozen=True)
@@ -141,14 +144,24 @@ class RowReader:
 
     def read(self, records: Sequence[bytes], validators: Mapping[str, str]) -> Fetched:
         """Return the rows. SourceError source.bad_record with `on_error: fail`."""
-        decoded = self._format.decode(records)
-        rows = Delta(decoded.columns, np.ones(len(decoded), np.int64))
-        bad = decoded.bad
-        if bad and self._options.on_error == FAIL:
-            raise self._refused(bad[0], records)
-        if not bad or self._options.on_error == SKIP:
-            return Fetched(rows, skipped=len(bad), validators=validators)
-        letters = [self._letter(one, records) for one in bad]
+        parts: list[Delta] = []
+        letters: list[tuple[object, ...]] = []
+        skipped = 0
+        # In parts, so that a source of which no row fits does not fill the memory with reasons.
+        for start in range(0, max(1, len(records)), PART_ROWS):
+            part = records[start : start + PART_ROWS]
+            decoded = self._format.decode(part)
+            parts.append(Delta(decoded.columns, np.ones(len(decoded), np.int64)))
+            if self._options.on_error == SKIP:
+                skipped += len(decoded.bad)
+                continue
+            most = 0 if self._options.on_error == FAIL else MAX_LETTERS
+            if len(letters) + len(decoded.bad) > most:
+                raise self._refused(decoded.bad[0], part, start)
+            letters += [self._letter(one, part) for one in decoded.bad]
+        rows = parts[0] if len(parts) == 1 else Delta.concat(parts)
+        if not letters:
+            return Fetched(rows, skipped=skipped, validators=validators)
         return Fetched(rows, Delta.of(REJECTED_KINDS, letters), validators=validators)
 
     def _letter(self, bad: BadRecord, records: Sequence[bytes]) -> tuple[object, ...]:
@@ -158,12 +171,12 @@ class RowReader:
         name = self._relation.name
         return rejected_row(name, position, bad.code, bad.reason, key=None, value=raw)
 
-    def _refused(self, bad: BadRecord, records: Sequence[bytes]) -> SourceError:
-        shown = records[bad.number][:80].decode(errors="replace")
+    def _refused(self, bad: BadRecord, records: Sequence[bytes], start: int) -> SourceError:
+        text = shown(records[bad.number], 80)
         return SourceError(
             "source.bad_record",
-            f'row {bad.number + 1} of "{self._relation.name}" does not fit its columns',
-            detail=f"{bad.code}: {bad.reason}: {shown}",
+            f'row {start + bad.number + 1} of "{self._relation.name}" does not fit its columns',
+            detail=f"{bad.code}: {bad.reason}: {text}",
             hint='change the columns, or set on_error to "skip" or "dead_letter"',
             relation=self._relation.name,
         )
