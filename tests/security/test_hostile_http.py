@@ -23,6 +23,8 @@ from connectors.outside import texts
 from connectors.outside.address import parse_url
 from connectors.outside.http import HttpClient, UnreachableError, sendable
 from dataflow.errors import SinkError, SourceError, TidemarkError
+from service.ingest.declared_sources import connector
+from tests.connectors.feed_mirror import make_source
 from tests.harness.hostile_server import Asked, HostileServer, Reply, answer, slowly
 from tests.harness.http_ways import IN_PYTHON, IN_RUST, WAYS
 
@@ -300,6 +302,36 @@ def test_a_bomb_is_never_in_memory(way: str, status: int, server: HostileServer)
     assert peak < 40 << 20, f"{peak >> 20} MB"
 
 
+@pytest.mark.parametrize("way", ["http discover", "http poll"])
+@pytest.mark.parametrize("part", [b"[],", b'{"id":[1,2,3]},'])
+def test_many_small_values_are_not_many_objects(
+    way: str, part: bytes, server: HostileServer
+) -> None:
+    """Of a list of values of a few bytes, of which each would be an object of a hundred."""
+    body = b"[" + part * ((256 << 10) // len(part)) + part[:-1] + b"]"
+    outcome(way, server, answer(body=body[:100]))
+    tracemalloc.start()
+    try:
+        outcome(way, server, answer(body=body))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 30 << 20, f"{peak >> 20} MB"
+
+
+def test_a_relation_has_a_limit_of_rows(server: HostileServer) -> None:
+    own = {"key": ["id"], "columns": [{"name": "id", "type": "bigint"}]}
+    for most, code in ((3, ""), (2, "http.too_many_rows")):
+        options = {"url": server.url, "max_rows": most, "relations": {"t": own}}
+        server.reply = lambda _: answer(body=b'[{"id": 1}, {"id": 2}, {"id": 3}]')
+        try:
+            make_source(connector("http"), options).check()
+            found = ""
+        except TidemarkError as error:
+            found = error.code
+        assert found == code
+
+
 @pytest.mark.parametrize("way", IN_PYTHON)
 @pytest.mark.parametrize("part", ["head", "body"])
 def test_a_byte_at_a_time_is_too_slow(way: str, part: str, server: HostileServer) -> None:
@@ -375,8 +407,6 @@ def test_a_secret_beyond_ascii_is_sent(
         return answer(200 if asked.headers["authorization"] == right else 401, b'[{"id": 1}]')
 
     server.reply = good
-    from service.ingest.declared_sources import connector
-
     options = {
         "url": server.url,
         "token": "${env:SECRET_TOKEN}",
