@@ -32,6 +32,8 @@ from service.views.lifecycle import DesiredState, ViewState
 from service.views.view_lookup import rights_revoked
 from service.views.wait_reasons import Waiting
 
+# How often digests are read, at most; the pipeline has a turn at least every second.
+POLL_S = 0.9
 # How long one turn may check; the rest follows in the next turns.
 CHECK_S = 0.2
 # Views that have lost the right are checked again this often, whatever the catalog says.
@@ -66,6 +68,7 @@ class ViewRights:
         self._factory = factory
         self._runtime = runtime
         self._source = Session(factory.settings.source)
+        self._poll_at = 0.0
         self._subjects: dict[str, Subjects] = {}
         # By view: the digest at which a check said nothing about rights, and when one was made.
         self._undecided: dict[str, str] = {}
@@ -87,12 +90,15 @@ class ViewRights:
 
     def reconcile(self) -> None:
         """Check the views whose owners' rights have changed, for a while; stop or free them."""
-        rows = [row for row in self._reconciler.rows if self._is_checked(row)]
-        self._forget({row.identity for row in rows})
-        if not rows:
+        now = self._runtime.monotonic()
+        if now < self._poll_at:
             return
+        self._poll_at = now + POLL_S
         try:
-            self._reconcile(rows)
+            rows = [row for row in self._reconciler.rows if self._is_checked(row)]
+            self._forget({row.identity for row in rows})
+            if rows:
+                self._reconcile(rows)
         except TidemarkError as error:
             if not error.is_temporary:
                 raise

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,7 +89,14 @@ def _until(is_so: Callable[[], bool], what: Callable[[], Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def place(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("files")
+
+
+@pytest.fixture(scope="module")
+def place(
+    postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory, folder: Path
+) -> Iterator[Place]:
     with new_database(postgres) as database:
         name = database.name
         own, ann, bob, group = (f"{role}_{name}" for role in ("svc", "ann", "bob", "staff"))
@@ -109,7 +117,9 @@ def place(postgres: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) 
             give_query_role(database, own)
             database.execute("GRANT USAGE ON SCHEMA shop TO tidemark_query")
             dsn = f"{database.dsn} user={own}"
-            with RunningService(dsn, tmp_path_factory.mktemp("revoked")) as service:
+            with RunningService(
+                dsn, tmp_path_factory.mktemp("revoked"), allow_folders=folder
+            ) as service:
                 made = Place(database, service, own, ann, bob, group)
                 _fill(made)
                 yield made
@@ -214,6 +224,30 @@ def test_a_view_stops_with_the_right_and_goes_on_with_it(place: Place, kind: str
     _until(lambda: later in place.rows("mine", "ann"), lambda: place.rows("mine"))
 
 
+def test_a_grant_of_a_declared_source_is_a_right(place: Place, folder: Path) -> None:
+    """The same for what a source of files has, in a view of a role that may read it by a grant."""
+    (folder / "a.csv").write_text("id\n1\n")
+    relation = {"path": f"{folder}/*.csv", "columns": [{"name": "id", "type": "bigint"}]}
+    options = {"relations": {"prices": relation}}
+    body = {"name": "files", "type": "files", "options": options}
+    made = place.ask("admin", "POST", "/sources", body)
+    assert made.status_code == 201, made.text
+    grant = {"role": place.ann, "relation": "prices"}
+    assert place.ask("admin", "POST", "/sources/files/grants", grant).status_code in (200, 201)
+    place.create("ann", "prices", "SELECT id FROM files.prices")
+    query = f"role={place.ann}&relation=prices"
+    taken = place.ask("admin", "DELETE", f"/sources/files/grants?{query}")
+    assert taken.status_code in (200, 204), taken.text
+    _until(lambda: place.state("prices") == ("degraded", REVOKED), lambda: place.state("prices"))
+    assert place.code("ann", "/views/prices/rows") in (REVOKED, "auth.rights")
+    assert place.state("mine") == ("live", "")
+    (folder / "b.csv").write_text("id\n2\n")
+    assert place.ask("admin", "POST", "/sources/files/grants", grant).status_code in (200, 201)
+    _until(lambda: place.state("prices") == ("live", ""), lambda: place.state("prices"))
+    wanted = [{"id": 1}, {"id": 2}]
+    _until(lambda: place.rows("prices", "ann") == wanted, lambda: place.rows("prices"))
+
+
 def test_every_operation_that_reads_rows_is_refused(place: Place) -> None:
     """And none of them is refused while the right is there."""
     _until(lambda: place.state("mine") == ("live", ""), lambda: place.state("mine"))
@@ -249,3 +283,23 @@ def test_a_right_that_is_taken_while_no_service_runs(place: Place) -> None:
     place.service.start()
     _until(lambda: place.state("mine") == ("live", ""), lambda: place.state("mine"))
     assert place.rows("mine", "ann")
+
+
+@pytest.mark.whole
+def test_another_query_that_the_owner_may_read(place: Place) -> None:
+    place.database.execute(
+        "CREATE TABLE hers (id int PRIMARY KEY, amount int); INSERT INTO hers VALUES (7, 7);"
+        f"ALTER TABLE hers OWNER TO {place.own}; GRANT SELECT ON hers TO {place.ann}"
+    )
+    place.create("ann", "other", QUERY)
+    _run(place, "REVOKE USAGE ON SCHEMA shop FROM {ann}")
+    _until(lambda: place.state("other") == ("degraded", REVOKED), lambda: place.state("other"))
+    path = "/views/other/replace?wait_s=60"
+    refused = place.ask("ann", "POST", path, {"query": "SELECT id, amount FROM shop.orders"})
+    assert refused.json()["code"] == "source.privilege"
+    replaced = place.ask("ann", "POST", path, {"query": "SELECT id, amount FROM hers"})
+    assert replaced.status_code < 300, replaced.text
+    _until(lambda: place.code("ann", "/views/other/rows") == "", lambda: place.state("other"))
+    assert place.rows("other", "ann") == [{"id": 7, "amount": 7}]
+    assert as_role(place.database, place.ann, "SELECT * FROM other") == [(7, 7)]
+    _run(place, "GRANT USAGE ON SCHEMA shop TO {ann}")
