@@ -33,6 +33,7 @@ from dataflow.errors import SourceError, TidemarkError
 from dataflow.schema import Field
 from dataflow.types import INT4
 from tests.harness.postgres import Database
+from tests.harness.service import RunningService
 from tests.security.login_servers import postgres_asking, serving
 
 MARK = "marker-of-the-service"
@@ -312,6 +313,18 @@ def test_another_database_of_the_server_needs_a_login_of_its_own(
         foreign.execute(f"DROP OWNED BY {_role}")
     finally:
         _own.execute(f"DROP DATABASE {other} WITH (FORCE)")
+
+
+@pytest.mark.whole
+def test_the_service_refuses_its_own_database(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    options = {**_login(database, database.name, "postgres"), "tables": ["public.t"]}
+    body = {"type": "postgres", "options": options}
+    for settings, code in (({}, "source.own_database"), ({"allow_own_database": True}, None)):
+        with RunningService(database.dsn, tmp_path / str(code), **settings) as service:
+            answer = service.call("POST", "/sources/discover", body)
+        assert answer.json().get("code") == code
+        assert answer.status_code == (403 if code else 200)
 
 
 def test_another_server_may_have_a_superuser(_own: Database, own_postgres: Any) -> None:
