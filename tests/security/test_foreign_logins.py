@@ -320,7 +320,9 @@ def test_the_service_refuses_its_own_database(database: Database, tmp_path: Path
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     options = {**_login(database, database.name, "postgres"), "tables": ["public.t"]}
     body = {"type": "postgres", "options": options}
-    for settings, code in (({}, "source.own_database"), ({"allow_own_database": True}, None)):
+    refused: Options = {}
+    allowed: Options = {"allow_own_database": True}
+    for settings, code in ((refused, "source.own_database"), (allowed, None)):
         with RunningService(database.dsn, tmp_path / str(code), **settings) as service:
             answer = service.call("POST", "/sources/discover", body)
         assert answer.json().get("code") == code
