@@ -221,19 +221,6 @@ def parse_folder(text: str) -> str:
     return "/" + "/".join(parts)
 
 
-def parse_file_url(text: str) -> str:
-    """Return the path of file:///folder, of this machine. AddressError.
-
-    >>> parse_file_url("file:///data/lake")
-    '/data/lake'
-    """
-    if not text.startswith("file:///"):
-        raise AddressError("must be file:///path, without a host")
-    if re.search("[?#]", text):
-        raise AddressError("has parameters or a fragment")
-    return parse_folder(text.removeprefix("file://"))
-
-
 def parse_object_url(text: str, scheme: str = "s3") -> tuple[str, str]:
     """Return bucket and prefix of s3://bucket/prefix; no slash is at the prefix's ends.
     AddressError.

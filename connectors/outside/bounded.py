@@ -7,11 +7,10 @@ sender says about its length or encoding.
 
 from __future__ import annotations
 
-import io
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from connectors.outside.deadline import Deadline
 
@@ -40,10 +39,6 @@ class Bounds:
     ratio: int = 200
     line_bytes: int = 1 << 20
     count: int = 10_000
-
-    def at_most(self, out_bytes: int) -> Bounds:
-        """Return these bounds with less content."""
-        return replace(self, out_bytes=min(out_bytes, self.out_bytes))
 
 
 # Of what somebody else says about a failure.
@@ -78,11 +73,6 @@ class Meter:
             raise OverLimitError(f"it is compressed more than {own.ratio} times")
         if self.count > own.count:
             raise OverLimitError(f"it has more than {own.count:,} parts")
-
-    @property
-    def left_bytes(self) -> int:
-        """Bytes of content that may still come."""
-        return self.bounds.out_bytes - self.out_bytes
 
 
 class _Unpacker(Protocol):
@@ -212,37 +202,6 @@ def lines(parts: Iterable[bytes], meter: Meter) -> Iterator[bytes]:
         _check_line(rest, most)
     if rest:
         yield bytes(rest)
-
-
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
-class BoundedFile(io.RawIOBase):
-    """A file of which no more is read than its meter allows: content that a library unpacks.
-
-    file: what is read, itself already unpacked. in_bytes: of the packed file, for the ratio; 0 if
-    it is not packed. OverLimitError at the read that passes a limit.
-    """
-
-    def __init__(self, file: _Readable, meter: Meter, in_bytes: int = 0) -> None:
-        super().__init__()
-        self._file = file
-        self._meter = meter
-        self._is_packed = bool(in_bytes)
-        if in_bytes:
-            meter.add(in_bytes=in_bytes)
-
-    def readable(self) -> bool:
-        """See io.RawIOBase."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """See io.RawIOBase."""
-        found = self._file.read(min(len(buffer), BLOCK_BYTES))
-        self._meter.add(out_bytes=len(found), in_bytes=0 if self._is_packed else len(found))
-        buffer[: len(found)] = found
-        return len(found)
 
 
 def _check_line(line: bytes | bytearray, most: int) -> None:

@@ -9,13 +9,12 @@ What is held of an answer is bounded, also of one that reports an error. No erro
 from __future__ import annotations
 
 import base64
-import json
 import ssl
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import unquote_plus, urlencode
 
 import httpcore
@@ -91,13 +90,6 @@ class Answer:
     def content(self) -> bytes:
         """Return the whole content. It raises as `blocks` does."""
         return b"".join(self.blocks())
-
-    def json(self) -> Any:
-        """Return the content as JSON. It raises as `blocks` does."""
-        try:
-            return json.loads(self.content())
-        except (ValueError, RecursionError) as error:
-            raise BadAnswerError(texts.described(error)) from None
 
     def quoted(self, most: int = 200) -> str:
         """Return how the content begins, as part of an error: clean and without secrets."""

@@ -27,7 +27,7 @@ MADE = ("S3Store", "DeltaTable", "MongoClient", "create_engine", "make_dsn")
 EXCEPTIONS: dict[str, dict[str, str]] = {
     "files/bucket.py": {"obstore": "objects of a store that bucket_options has opened"},
     "files/stream.py": {
-        "gzip": "packed files, within the bounds of BoundedFile",
+        "gzip": "packed files, in blocks",
         "zlib": "its exceptions",
     },
     "files/xml_records.py": {"xml": "expat, element by element, within limits of its own"},

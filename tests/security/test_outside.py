@@ -22,7 +22,6 @@ from connectors.outside.address import (
     AddressError,
     Url,
     join_url,
-    parse_file_url,
     parse_folder,
     parse_host,
     parse_object_url,
@@ -33,7 +32,6 @@ from connectors.outside.address import (
 from connectors.outside.boundary import boundary, each
 from connectors.outside.bounded import (
     BLOCK_BYTES,
-    BoundedFile,
     Bounds,
     Meter,
     OverLimitError,
@@ -174,7 +172,6 @@ def test_hosts_ports_and_folders() -> None:
     assert parse_host("DB_1.shop") == "db_1.shop"
     assert parse_server("[::1]:5432") == ("::1", 5432)
     assert parse_folder("/a/./b//c/") == "/a/b/c"
-    assert parse_file_url("file:///lake/x") == "/lake/x"
     assert parse_object_url("s3://bucket/a/b/") == ("bucket", "a/b")
     for read, text in [
         (parse_host, "a/b"),
@@ -194,9 +191,6 @@ def test_hosts_ports_and_folders() -> None:
         (parse_folder, "/a\\b"),
         (parse_folder, "/a\x00b"),
         (parse_folder, "/a\nb"),
-        (parse_file_url, "file://host/a"),
-        (parse_file_url, "file:///a?b"),
-        (parse_file_url, "file:///a/%2e%2e/b"),
         (parse_object_url, "s3://b/../x"),
         (parse_object_url, "s3://b.evil.example/#/x"),
         (parse_object_url, "s3://a@b/x"),
@@ -261,16 +255,6 @@ def test_each_limit_counts() -> None:
         with pytest.raises(OverLimitError):
             list(lines(parts, Meter(bounds)))
     assert begin_of([b"abc", b"def"], 4) == b"abcd"
-
-
-def test_a_file_is_read_no_further_than_its_bounds(tmp_path: Any) -> None:
-    path = tmp_path / "x.gz"
-    path.write_bytes(_zeros(8, 31))
-    with gzip.open(path) as inner, pytest.raises(OverLimitError):
-        BoundedFile(inner, Meter(Bounds(1 << 30)), path.stat().st_size).readall()
-    with gzip.open(path) as inner:
-        meter = Meter(Bounds(8 << 20, ratio=2000))
-        assert len(BoundedFile(inner, meter, path.stat().st_size).readall()) == 8 << 20
 
 
 def test_a_deadline_is_of_the_whole_exchange() -> None:
