@@ -33,6 +33,7 @@ from service.pipeline.reconciler import CatalogReconciler
 from service.pipeline.sink_mute import SinkMute
 from service.pipeline.source_subscriptions import SourceSubscriptions
 from service.pipeline.view_failures import Failures
+from service.pipeline.view_rights import ViewRights
 from service.runtime import state_owner
 from service.runtime.log import log
 from service.views.requested_changes import table_of
@@ -81,6 +82,7 @@ class BuildStart:
         folder: Path,
         waiting: Waiting,
         requirements: SourceRequirements,
+        rights: ViewRights,
         parts_of: PartsOf,
         open_sink: Callable[[], PostgresSink],
     ) -> None:
@@ -98,6 +100,7 @@ class BuildStart:
         self._folder = folder
         self._waiting = waiting
         self._requirements = requirements
+        self._rights = rights
         self._parts_of = parts_of
         self._open_sink = open_sink
         self._delayed: dict[str, tuple[ViewDefinition, int]] = {}
@@ -121,14 +124,17 @@ class BuildStart:
         forget_others(self._folder, in_use)
 
     def start(self, row: ViewRow) -> None:
-        """Start a build; fail the view if that is refused. Raise temporary errors alone."""
+        """Start a build; fail the view if that is refused, or withhold its rows if its owner lost a
+        right. Raise temporary errors alone.
+        """
         try:
             self._start_build(row)
         except Exception as error:
             if isinstance(error, TidemarkError):
                 if error.is_temporary:
                     raise
-                self._reconciler.refuse(row, error)
+                if not self._rights.withheld_for(row, error):
+                    self._reconciler.refuse(row, error)
                 return
             found = view_error("start of the build", error)
             if found is None:

@@ -276,6 +276,7 @@ class _Composition:
             folder=self._settings.state / "builds",
             waiting=self._waiting,
             requirements=self._requirements,
+            rights=self._rights,
             parts_of=self._factory.build,
             open_sink=self._factory.sink,
         )

@@ -88,6 +88,21 @@ class ViewRights:
         self._waiting.note(row.identity, rights_revoked(row))
         return True
 
+    def withheld_for(self, row: ViewRow, error: TidemarkError) -> bool:
+        """Withhold a view's rows if it cannot be built again because its owner lost a right; return
+        False for any other refusal, and for a view or a query that never was shown.
+        """
+        if error.code not in _LOST or row.change is not None or not row.fields:
+            return False
+        if not (row.created_by and self._factory.role_of(row.created_by)):
+            return False
+        log.warning("view.rights_revoked", view=row.title, why=error.described)
+        # It rests on an unknown digest: the next turn checks it again, and takes the grants.
+        why = {"detail": error.described, "hint": error.hint, "rights": ""}
+        withheld_rows.note(self._control, row.identity, why)
+        self._stopped[row.identity] = why
+        return True
+
     def reconcile(self) -> None:
         """Check the views whose owners' rights have changed, for a while; stop or free them."""
         now = self._runtime.monotonic()

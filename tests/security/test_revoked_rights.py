@@ -286,6 +286,21 @@ def test_a_right_that_is_taken_while_no_service_runs(place: Place) -> None:
 
 
 @pytest.mark.whole
+def test_a_right_that_comes_and_goes_while_a_view_is_built_again(place: Place) -> None:
+    for pause_s in (0.5, 1.0, 1.5, 2.0, 2.5):
+        _run(place, "REVOKE USAGE ON SCHEMA shop FROM {ann}")
+        _until(lambda: place.state("mine") == ("degraded", REVOKED), lambda: place.state("mine"))
+        _run(place, "GRANT USAGE ON SCHEMA shop TO {ann}")
+        time.sleep(pause_s)
+    _run(place, "REVOKE USAGE ON SCHEMA shop FROM {ann}")
+    _until(lambda: place.state("mine") == ("degraded", REVOKED), lambda: place.state("mine"))
+    assert place.code("ann", "/views/mine/rows") in (REVOKED, "auth.rights")
+    _run(place, "GRANT USAGE ON SCHEMA shop TO {ann}")
+    _until(lambda: place.state("below") == ("live", ""), lambda: place.state("below"))
+    assert place.rows("mine", "ann") and place.rows("below", "bob")
+
+
+@pytest.mark.whole
 def test_another_query_that_the_owner_may_read(place: Place) -> None:
     place.database.execute(
         "CREATE TABLE hers (id int PRIMARY KEY, amount int); INSERT INTO hers VALUES (7, 7);"
