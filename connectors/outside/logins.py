@@ -123,7 +123,8 @@ class MySqlLogin(HostLogin):
             "host": self.address(),
             "port": self.port,
             "user": self.user,
-            "password": resolve(self.password),
+            # Bytes: PyMySQL would encode a text as Latin-1; servers know it in UTF-8.
+            "password": resolve(self.password).encode(),
             "auth_plugin_map": plugins(has_tls=self.tls is not None),
             **encryption,
         }

@@ -142,10 +142,13 @@ class _Last:
         return self._client.recv(count)
 
 
-def test_a_real_user_logs_in(mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SECRET_LOGIN", PASSWORD)
+@pytest.mark.parametrize("password", [PASSWORD, "pässwörd €1"])
+def test_a_real_user_logs_in(
+    mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch, password: str
+) -> None:
+    monkeypatch.setenv("SECRET_LOGIN", password)
     user = f"me_{mariadb.name}"
-    mariadb.execute(f"CREATE USER {user} IDENTIFIED BY '{PASSWORD}'")
+    mariadb.execute(f"CREATE USER {user} IDENTIFIED BY '{password}'")
     try:
         login = MySqlLogin("127.0.0.1", mariadb.server.port, user, "${env:SECRET_LOGIN}")
         with Server(login, "shop") as server:
