@@ -89,7 +89,7 @@ class RemoteOptions:
     def limits(self) -> StreamLimits:
         """Return the memory of a stream."""
         return StreamLimits(
-            queue_bytes=self.buffer_bytes, spill_bytes=self.buffer_bytes // 2, is_reserved=True
+            queue_bytes=self.buffer_bytes, spill_bytes=self.buffer_bytes // 2, is_foreign=True
         )
 
 

@@ -10,6 +10,7 @@ thread.
 
 from __future__ import annotations
 
+import copy
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -101,6 +102,12 @@ class Decoder:
         self._shapes = {} if shapes is None else shapes
         self._layouts: dict[int, list[_Layout] | SourceError] = {}
         self._last_wire: dict[int, tuple[bytes, object]] = {}
+
+    def copied(self) -> Decoder:
+        """Return a decoder that has learned the same, and learns for itself from now on."""
+        found = copy.copy(self)
+        found._layouts, found._last_wire = dict(self._layouts), dict(self._last_wire)
+        return found
 
     def decode(self, payloads: Sequence[bytes]) -> list[Changes]:
         """Return changes in order for each relation; skip payloads of other relations.

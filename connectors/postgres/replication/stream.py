@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import chain, islice
 
 from connectors.postgres.replication.decode import Decoder, truncated_oids
 from connectors.postgres.replication.transactions import StreamLimits, Transaction, chunks_of
@@ -77,7 +78,7 @@ class ReplicationStream:
         # The polling thread's own:
         self._handed = start_position
         self._handed_at = 0.0
-        self._refusal: TidemarkError | None = None
+        self._refusal: Exception | None = None
         self._has_unread = False
         self._start = start_position
 
@@ -243,12 +244,14 @@ class ReplicationStream:
         try:
             if self._refresh is not None:
                 self._refresh()
+            if self._limits.is_foreign:
+                self._try_large(taken)
             first = self._decoder.decode(next(chunks, []))
             second = next(chunks, None)
             if second is not None:
                 for payload in (p for t in taken for p in t.relations):
                     self._decoder.check(payload)
-        except TidemarkError as error:
+        except Exception as error:
             # The batch is lost: nothing may follow it.
             self._refusal = error
             _close(taken)
@@ -266,6 +269,18 @@ class ReplicationStream:
             taken[-1].end if taken else 0,
             self._decode_later(second, chunks, taken) if second else None,
         )
+
+    def _try_large(self, taken: list[Transaction]) -> None:
+        """Decode transactions of several chunks to see that it can be done: no epoch has begun with
+        them yet, so a server that sends nonsense stops this stream alone.
+        """
+        limits = self._limits
+        chunks = chunks_of(taken, limits.chunk_rows, limits.chunk_bytes, is_kept=True)
+        begin = list(islice(chunks, 2))
+        if len(begin) == 2:
+            decoder = self._decoder.copied()
+            for payloads in chain(begin, chunks):
+                decoder.decode(payloads)
 
     def _decode_later(
         self, second: list[bytes], chunks: Iterator[list[bytes]], taken: list[Transaction]
@@ -366,7 +381,7 @@ class ReplicationStream:
             tag = wal[0]
             if tag == _BEGIN:
                 transaction = self._open = Transaction(
-                    self._limits.spill_bytes, is_reserved=self._limits.is_reserved
+                    self._limits.spill_bytes, is_reserved=self._limits.is_foreign
                 )
                 transaction.xid = xid_of(wal)
             elif tag == _COMMIT and transaction is not None:

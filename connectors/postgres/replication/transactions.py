@@ -28,8 +28,9 @@ class StreamLimits:
     queue_bytes: what may wait for poll before reading stops. spill_bytes: what one transaction may
     keep in memory. chunk_rows, chunk_bytes: what is decoded at a time. status_s: the interval of
     status messages, 0: as often as the server requires. liveness_timeout_s: how long the server may
-    leave a probe unanswered before it counts as lost. is_reserved: transactions on disk may not
-    take its last space, see storage/reserve.py.
+    leave a probe unanswered before it counts as lost. is_foreign: the server is somebody else's:
+    transactions on disk may not take its last space (storage/reserve.py), and a large one is
+    decoded as a whole before any of it is handed out.
     """
 
     queue_bytes: int = 64 << 20
@@ -38,7 +39,7 @@ class StreamLimits:
     chunk_bytes: int = 16 << 20
     status_s: float = 0.0
     liveness_timeout_s: float = 60.0
-    is_reserved: bool = False
+    is_foreign: bool = False
 
 
 class Transaction:
@@ -86,15 +87,20 @@ class Transaction:
         if self.size_bytes > self._spill_bytes:
             self._spill()
 
-    def chunks(self) -> Iterator[list[bytes]]:
-        """Yield all payloads in order, a block of the file at a time. Can be read once."""
+    def chunks(self, *, is_kept: bool = False) -> Iterator[list[bytes]]:
+        """Yield all payloads in order, a block of the file at a time. Can be read once, or again
+        after a reading that is_kept.
+        """
         if self._file is not None:
             self._spill()
             self._file.seek(0)
             yield from _read_chunks(self._file)
-            self.close()
+            if not is_kept:
+                self.close()
         elif self._payloads:
-            payloads, self._payloads = self._payloads, []
+            payloads = self._payloads
+            if not is_kept:
+                self._payloads = []
             yield payloads
 
     def close(self) -> None:
@@ -135,13 +141,20 @@ def _read_chunks(file: IO[bytes]) -> Iterator[list[bytes]]:
 
 
 def chunks_of(
-    transactions: Sequence[Transaction], max_payloads: int, max_bytes: int
+    transactions: Sequence[Transaction],
+    max_payloads: int,
+    max_bytes: int,
+    *,
+    is_kept: bool = False,
 ) -> Iterator[list[bytes]]:
-    """Yield the payloads of all transactions in order, up to both limits, but at least one."""
+    """Yield the payloads of all transactions in order, up to both limits, but at least one.
+
+    is_kept: they can be read again.
+    """
     waiting: list[bytes] = []
     waiting_bytes = 0
     for transaction in transactions:
-        for payloads in transaction.chunks():
+        for payloads in transaction.chunks(is_kept=is_kept):
             rest = payloads
             while rest:
                 size_bytes = sum(map(len, rest))

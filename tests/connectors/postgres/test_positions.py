@@ -6,16 +6,19 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 
 import pytest
 
 from connectors.postgres import source as postgres_source
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.postgres.replication import slot, wal_connection
+from connectors.postgres.replication.decode import Decoder
 from connectors.postgres.replication.stream import StreamLimits
 from connectors.postgres.schema.lease import Claim
 from connectors.postgres.session.backend_probe import TIME_LIMITS
 from connectors.postgres.session.lsn import format_lsn, parse_lsn
+from dataflow.changes import Changes
 from dataflow.errors import InvariantError, SourceError, TemporaryError
 from tests.connectors.postgres.reading import (
     Replay,
@@ -284,6 +287,39 @@ def test_a_table_that_changes_within_a_big_transaction_is_refused_before_any_of_
                     pass
             assert caught.value.code == "source.schema_changed"
             assert caught.value.relation == relation.name
+
+
+@pytest.mark.parametrize("spill_bytes", [1 << 10, 32 << 20])
+def test_a_foreign_server_s_transaction_is_decoded_before_any_of_it_is_handed_out(
+    table: Database, monkeypatch: pytest.MonkeyPatch, spill_bytes: int
+) -> None:
+    decode = Decoder.decode
+
+    def strict(self: Decoder, payloads: Sequence[bytes]) -> list[Changes]:
+        if any(b"-77" in payload for payload in payloads):
+            raise ValueError("no such row")
+        return decode(self, payloads)
+
+    monkeypatch.setattr(Decoder, "decode", strict)
+    with opened(table, "t") as (source, relations):
+        limits = StreamLimits(chunk_rows=100, spill_bytes=spill_bytes, is_foreign=True)
+        with streaming(source, source.current_position(), relations, limits=limits) as stream:
+            # Whole ones arrive whole, though their table is described in them alone.
+            table.execute("INSERT INTO t SELECT generate_series(1, 1000)")
+            while (batch := stream.poll(10, 10.0)) is None or not batch.rows:
+                pass
+            assert ids([batch]) == list(range(1, 1001))
+            table.execute(
+                "BEGIN; INSERT INTO t SELECT generate_series(1001, 2000);"
+                "INSERT INTO t VALUES (-77); COMMIT"
+            )
+            position = stream.position
+            with pytest.raises(ValueError, match="no such row"):
+                while (batch := stream.poll(10, 10.0)) is None or not batch.rows:
+                    pass
+            assert stream.position == position
+            with pytest.raises(ValueError, match="no such row"):
+                stream.poll(10, 0.1)
 
 
 def test_a_lost_connection_is_temporary(table: Database) -> None:
