@@ -24,6 +24,7 @@ from connectors.outside import texts
 from connectors.outside.address import Url
 from connectors.outside.bounded import ENCODINGS, ERROR_BODY, Bounds, Meter, begin_of, unpacked
 from connectors.outside.deadline import Deadline
+from connectors.outside.ending import register
 from connectors.outside.sockets import CONNECT_S, Connections
 from dataflow.errors import SinkError, SourceError, TidemarkError
 
@@ -149,6 +150,7 @@ class HttpClient:
             http2=False,
             network_backend=self._connections,
         )
+        register(self.abort)
 
     def __enter__(self) -> HttpClient:
         return self

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from connectors.feed_source import FeedPositions
 from connectors.outside.boundary import boundary
+from connectors.outside.ending import Ending
 from connectors.polled.contents import Fetched, PolledContents, Step
 from connectors.polled.schedule import PollSchedule
 from connectors.pushdown import PushdownRequirement
@@ -95,6 +96,7 @@ class PolledFeed:
         self._on_ready = on_ready
         self._lock = threading.Condition()
         self._is_closed = False
+        self._ending = Ending()
         self._threads = [
             threading.Thread(target=self._run, args=(watch,), name="poll", daemon=True)
             for watch in self._watches.values()
@@ -138,10 +140,13 @@ class PolledFeed:
             self._lock.notify_all()
 
     def close(self) -> None:
-        """End all threads; one that waits for an answer ends when its request times out."""
+        """End all threads. What they wait for over HTTP is aborted; another answer is awaited until
+        its request times out. SourceError source.reader: one has not ended in time.
+        """
         with self._lock:
             self._is_closed = True
             self._lock.notify_all()
+        self._ending.end()
         deadline = time.monotonic() + CLOSE_S
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -153,7 +158,8 @@ class PolledFeed:
         try:
             watch.schedule.check()
             while self._wait(watch):
-                found = fetched(watch)
+                with self._ending.of_this_thread():
+                    found = fetched(watch)
                 watch.skipped = found.skipped
                 step = watch.contents.after(watch.relation, found)
                 is_first, watch.is_read = not watch.is_read, True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,11 +13,12 @@ import pytest
 from connectors import netguard
 from connectors.http import source as connector
 from connectors.netguard import Guard
-from connectors.polled import schedule
+from connectors.polled import feed, schedule
 from dataflow.errors import SourceError, TemporaryError
 from tests.connectors.feed_mirror import make_source
 from tests.connectors.http.server import Asked, Reply, Server
 from tests.connectors.polled_mirror import PolledMirror
+from tests.harness.waiting import wait_until
 
 COLUMNS = [
     {"name": "id", "type": "bigint"},
@@ -84,6 +86,30 @@ def test_rows_come_change_and_go(server: Server) -> None:
     mirror.follow(lambda m: len(m.rows["t"]) == len(rows))
     assert mirror.changed - changed == gone
     mirror.close()
+
+
+def test_a_poll_on_its_way_ends_with_its_feed(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own time limit is far beyond what the feed waits for when it is closed."""
+    monkeypatch.setattr(feed, "CLOSE_S", 30.0)
+    is_over = threading.Event()
+
+    def answer(_: Asked) -> Reply:
+        is_over.wait(120)
+        return Reply([row(1)])
+
+    server.answer = lambda _: Reply([row(1)])
+    mirror = begun(server, timeout_ms=120_000)
+    before = len(server.asked)
+    server.answer = answer
+    mirror.open()
+    try:
+        wait_until(lambda: len(server.asked) > before)
+        mirror.close()
+        assert not [t for t in threading.enumerate() if t.name == "poll"]
+    finally:
+        is_over.set()
 
 
 def test_digits_and_texts_are_those_of_the_answer(server: Server) -> None:
