@@ -24,6 +24,7 @@ from hypothesis import settings
 from connectors import netguard
 from connectors.kafka.embedded import EmbeddedKafka, missing
 from connectors.postgres.embedded.server import EmbeddedPostgres
+from connectors.postgres.session.foreign import OWN
 from tests.harness import budgets, second_try, tiers, verdicts
 from tests.harness import mariadb as mariadb_programs
 from tests.harness.mariadb import MariaDb, MariaDbServer
@@ -161,6 +162,13 @@ def folders_of_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Connectors used in this process may read what tests write; a service has its own setting."""
     roots = (str(tmp_path_factory.getbasetemp()), tempfile.gettempdir())
     netguard.install(netguard.Guard(folders=roots, writable=roots))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_databases() -> Iterator[None]:
+    """What a service in this process called its own is a foreign database in the next file."""
+    yield
+    OWN.install("", "", are_allowed=True)
 
 
 @pytest.fixture(scope="session")

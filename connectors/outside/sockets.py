@@ -89,9 +89,13 @@ class Connections(httpcore.NetworkBackend):
     def watch(self, made: socket.socket) -> None:
         """Let `abort` end a connection. OSError: it has been called."""
         with self._lock:
-            if self._is_aborted:
-                raise OSError("the connection was closed from this side")
+            self.check()
             self._open.add(made)
+
+    def check(self) -> None:
+        """OSError: `abort` has been called, so that an end of what is read is no end of it."""
+        if self._is_aborted:
+            raise OSError("the connection was closed from this side")
 
     def connect_tcp(
         self,
@@ -102,7 +106,14 @@ class Connections(httpcore.NetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
         """See httpcore.NetworkBackend; the timeout is that of the exchange."""
-        return _Stream(open_socket(host, port, self.deadline, self.watch), self)
+        opened = open_socket(host, port, self.deadline, self.watch)
+        try:
+            # What is not connected yet cannot be shut.
+            self.check()
+        except OSError:
+            opened.close()
+            raise
+        return _Stream(opened, self)
 
 
 class _Stream(httpcore.NetworkStream):
@@ -114,7 +125,10 @@ class _Stream(httpcore.NetworkStream):
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         self._set_timeout()
-        return self._socket.recv(max_bytes)
+        found = self._socket.recv(max_bytes)
+        if not found:
+            self._owner.check()
+        return found
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         if buffer:
