@@ -99,6 +99,7 @@ class _Composition:
         self._compose_sources()
         self._compose_epochs()
         self._compose_live_views()
+        self._compose_start_of_builds()
         self._compose_builds()
         self._compose_catalog()
 
@@ -251,7 +252,7 @@ class _Composition:
             group=self._settings.group,
         )
 
-    def _compose_builds(self) -> None:
+    def _compose_start_of_builds(self) -> None:
         self._rights = ViewRights(
             reconciler=self._reconciler,
             failures=self._failures,
@@ -280,6 +281,8 @@ class _Composition:
             parts_of=self._factory.build,
             open_sink=self._factory.sink,
         )
+
+    def _compose_builds(self) -> None:
         self._queue = BuildQueue(
             epochs=self._epochs,
             builds=self._builds,
