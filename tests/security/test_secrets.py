@@ -193,8 +193,10 @@ SHAPES = {
     "spaces": " canary-sp4ces ",
     "control": "canary-c0ntr\x01ol",
 }
-# Whatever of these is found is a secret, or the begin or the end of one.
-MARKS = ("canary", "canäry", "l0ng", "l1ne", "sp4ces", "c0ntr", "carri", "q'", "ünï", "t&e<d")
+# Whatever of these is found is a secret, or the begin or the end of one. Files of the state are
+# read as Latin-1, byte by byte; fewer than four bytes would be found there by chance.
+_WORDS = ("canary", "canäry", "l0ng", "l1ne", "sp4ces", "c0ntr", "carri", "q'\\u", "ünï-", "t&e<d")
+MARKS = dict.fromkeys((*_WORDS, *(word.encode().decode("latin-1") for word in _WORDS)))
 
 
 def _sources_with(given: str, echo: str) -> list[tuple[str, dict[str, Any]]]:
