@@ -166,7 +166,10 @@ class ViewRights:
                 raise
             if error.code in _LOST:
                 if self._is_as_read(row):
-                    self._stop(row, digest, error)
+                    # The right may have gone after the digest was read: then that one is of a time
+                    # at which it was there, and would not differ once it is back.
+                    is_same = self._read_digests([row])[row.identity] == digest
+                    self._stop(row, digest if is_same else "", error)
             else:
                 self._undecided[row.identity] = digest
                 log.info("rights.undecided", view=row.title, why=error.described)
