@@ -104,7 +104,9 @@ def refusal(action: Callable[[], Any]) -> str:
         return f"{error.code}: {error.detail}"
 
 
-FOLDER = Path(tempfile.mkdtemp(prefix="bombs"))
+# Removed when the process ends.
+_KEPT = tempfile.TemporaryDirectory(prefix="bombs")
+FOLDER = Path(_KEPT.name)
 
 
 def file(name: str, content: bytes, type: str = "jsonb", **more: Any) -> Result:
