@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from connectors.outside.deadline import Deadline
+from connectors.outside.sockets import shut
 
 # The longest rows and events that are read.
 MOST_PACKET_BYTES = 128 << 20
@@ -46,6 +47,12 @@ class _Bounded:
         """Limit what is received until the next call; None for no limit."""
         self._exchange = None if seconds is None else Deadline(seconds)
         self._answer_end = None if most_bytes is None else self.received + most_bytes
+
+    def abort(self) -> None:
+        """Wake up the thread that waits for the server; its call ends with an error."""
+        opened = self._sock
+        if opened is not None:
+            shut(opened)
 
     def _read_packet(self, *arguments: Any) -> Any:
         self._packet_end = self.received + MOST_PACKET_BYTES

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import socket
 import struct
 import threading
 import zlib
@@ -566,6 +565,6 @@ def _shut(connection: Any, *, is_abort: bool) -> None:
     """Close a connection; from another thread only its socket, which wakes up the reader."""
     with suppress(OSError, AttributeError):
         if is_abort:
-            connection._sock.shutdown(socket.SHUT_RDWR)
+            connection.abort()
         else:
             connection._force_close()

@@ -7,7 +7,6 @@ password.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -92,8 +91,7 @@ class Server:
 
     def abort(self) -> None:
         """Wake up the thread that waits for the server; its call ends with an error."""
-        with suppress(OSError, AttributeError):
-            self.connection._sock.shutdown(socket.SHUT_RDWR)
+        self.connection.abort()
 
     def rows(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
         """Return all rows of a query; values replace %s."""

@@ -7,7 +7,6 @@ come from any.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -110,8 +109,7 @@ class SinkSession:
 
     def abort(self) -> None:
         """Wake up the thread that waits for the server; its call ends with an error."""
-        with suppress(OSError, AttributeError):
-            self._connection._sock.shutdown(socket.SHUT_RDWR)
+        self._connection.abort()
 
     def _do(self, doing: str, action: Callable[[], T]) -> T:
         try:

@@ -33,12 +33,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "files/xml_records.py": {"xml": "expat, element by element, within limits of its own"},
     "iceberg/options.py": {"urllib.parse.urlsplit": "the DSN of a catalog, no URL of HTTP"},
     "loopback.py": {"socket": "a free port of this machine, for servers that we start"},
-    "mysql/log.py": {
-        "socket": "the exceptions of its client",
-        "zlib": "checksums, and events that the server has packed",
-    },
-    "mysql/server.py": {"socket": "ends the sockets of its client"},
-    "mysql/sink_session.py": {"socket": "ends the sockets of its client"},
+    "mysql/log.py": {"zlib": "checksums, and events that the server has packed"},
     "netguard.py": {"socket": "it is what resolves and checks"},
     "objects/bucket_options.py": {
         "obstore": "opens buckets, behind the relay",
