@@ -98,9 +98,7 @@ class ViewRights:
             return False
         log.warning("view.rights_revoked", view=row.title, why=error.described)
         # It rests on an unknown digest: the next turn checks it again, and takes the grants.
-        why = {"detail": error.described, "hint": error.hint, "rights": ""}
-        withheld_rows.note(self._control, row.identity, why)
-        self._stopped[row.identity] = why
+        self._stopped[row.identity] = self._note(row, error, "")
         return True
 
     def reconcile(self) -> None:
@@ -193,8 +191,7 @@ class ViewRights:
 
         Each of them is checked for itself before its rows are given back.
         """
-        why = {"detail": error.described, "hint": error.hint, "rights": digest}
-        withheld_rows.note(self._control, row.identity, why)
+        why = self._note(row, error, digest)
         live = self._reconciler.live(row.identity)
         if row.withheld is not None or live is None:
             self._stopped[row.identity] = why
@@ -210,6 +207,12 @@ class ViewRights:
         self._subscriptions.complete_failed(taken)
         for one in found:
             withheld_rows.withhold(self._control, one.identity)
+
+    def _note(self, row: ViewRow, error: TidemarkError, digest: str) -> Mapping[str, str]:
+        """Record why a view's rows are withheld; return it. digest: of the lost right, if known."""
+        why = {"detail": error.described, "hint": error.hint, "rights": digest}
+        withheld_rows.note(self._control, row.identity, why)
+        return why
 
     def _read_digests(self, rows: list[ViewRow]) -> dict[str, str]:
         queries = {r.identity: self._subjects.get(r.identity, Subjects(frozenset())) for r in rows}
