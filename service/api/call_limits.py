@@ -31,8 +31,6 @@ from service.api.problems import Refused
 from service.runtime.settings import Settings
 
 RETRY_S = 5
-# How often it is looked whether a client is still there.
-WATCH_S = 0.5
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -122,25 +120,29 @@ async def run_limited(
         async with limits.worker(request.state.caller):
             return await limits.run(function, *args, **kwargs)
     limits = request.app.state.connector_limits
-    async with limits.worker(request.state.caller), _watched(request):
+    async with _watched(request) as gone, limits.worker(request.state.caller):
+        if gone.is_set():
+            raise _too_many("the client did not wait for a worker")
         context = contextvars.copy_context()
         return await limits.run(context.run, functools.partial(function, *args, **kwargs))
 
 
 @asynccontextmanager
-async def _watched(request: Request) -> AsyncIterator[None]:
-    """Let calls of connectors in the block end once the request's client has gone."""
+async def _watched(request: Request) -> AsyncIterator[threading.Event]:
+    """Let calls of connectors in the block end once the request's client has gone, which sets the
+    event."""
     gone = threading.Event()
 
     async def watch() -> None:
-        while not await request.is_disconnected():
-            await asyncio.sleep(WATCH_S)
+        # Its body has been read: what comes next is the end.
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
         gone.set()
 
     token = client_is_gone.set(gone.is_set)
     watching = asyncio.create_task(watch())
     try:
-        yield
+        yield gone
     finally:
         watching.cancel()
         client_is_gone.reset(token)

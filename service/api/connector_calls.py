@@ -15,12 +15,14 @@ from collections.abc import Callable
 from typing import Literal, TypeVar
 
 from dataflow.errors import TemporaryError
+from service.runtime.log import log
 
 TIMEOUT_S = 60.0
 # Calls that run at once, also those that no request waits for any more; and of one caller.
 MOST, MOST_OF_CALLER = 32, 8
 _CHECK_S = 0.1
 _CODES = {"source": "source.stuck", "sink": "sink.stuck"}
+_EVENTS = {"source": "source.abandoned", "sink": "sink.abandoned"}
 _T = TypeVar("_T")
 
 # Set where the client of the present request may go away: returns whether it has.
@@ -74,16 +76,20 @@ class ConnectorCalls:
 
     def _await(self, is_done: threading.Event, side: str, name: str) -> None:
         deadline, is_gone = time.monotonic() + self._timeout_s, client_is_gone.get()
-        while not is_done.wait(_CHECK_S):
-            if not is_gone() and time.monotonic() < deadline:
-                continue
-            took = f"it has taken longer than {self._timeout_s:g} s"
-            raise TemporaryError(
-                _CODES[side],
-                f'{side} "{name}" does not answer',
-                detail="the client did not wait for it" if is_gone() else took,
-                hint="check the server that its options name, and try again",
-            )
+        while not is_done.wait(_CHECK_S) and not is_gone() and time.monotonic() < deadline:
+            pass
+        # A client that has gone is answered nothing: so nothing is done, even if it is there now.
+        if is_done.is_set() and not is_gone():
+            return
+        took = f"it has taken longer than {self._timeout_s:g} s"
+        why = "the client did not wait for it" if is_gone() else took
+        log.warning(_EVENTS[side], **{side: name, "code": _CODES[side], "why": why})
+        raise TemporaryError(
+            _CODES[side],
+            f'{side} "{name}" does not answer',
+            detail=why,
+            hint="check the server that its options name, and try again",
+        )
 
     def _enter(self, side: str, name: str, caller: str) -> None:
         with self._lock:

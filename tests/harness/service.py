@@ -257,7 +257,7 @@ class RunningService:
             answer = self.call("DELETE", f"/sources/{source['name']}")
             assert answer.status_code == 204, answer.text
 
-    def wait(self, name: str, position: str, timeout_s: float = 30) -> str:
+    def wait(self, name: str, position: str, timeout_s: float = 60) -> str:
         """Wait until the position is visible; the position reached."""
         deadline = time.monotonic() + timeout_s
         while True:

@@ -18,7 +18,7 @@ import pytest
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from dataflow.errors import TemporaryError
-from service.api.connector_calls import MOST_OF_CALLER, ConnectorCalls
+from service.api.connector_calls import MOST_OF_CALLER, ConnectorCalls, client_is_gone
 from tests.harness.blocking_connector import FOLDER, SINK_METHODS, SOURCE_METHODS
 from tests.harness.blocking_service import BlockingService
 from tests.harness.postgres import Database, new_database
@@ -211,20 +211,39 @@ def test_requests_that_wait_for_others_hold_up_nothing(world: World) -> None:
         with pytest.raises(httpx.TimeoutException):
             httpx.post(f"{service.url}{path}", json=sent, timeout=3)
 
-    calls = [("/sources", body), *(("/sources/discover", discover),) * 5]
-    with ThreadPoolExecutor(len(calls)) as clients:
-        waiting = [clients.submit(ask, *call) for call in calls]
+    with ThreadPoolExecutor(6) as clients:
+        waiting = [clients.submit(ask, "/sources", body)]
+        world.await_block("slow", "check")
+        waiting += [clients.submit(ask, "/sources/discover", discover) for _ in range(5)]
         world.await_block("slow", "discover")
         answer = service.call("POST", "/query", {"query": "SELECT n FROM orders_count"}, 60)
         assert answer.status_code == 200, answer.text
         world.require_moving()
         for one in waiting:
             one.result()
+    service.await_so(
+        lambda: any(
+            e.get("event") == "source.abandoned" and e["source"] == "slow" for e in service.events()
+        )
+    )
     world.unblock("slow", "check")
     world.unblock("slow", "discover")
     # Positive control, once the earlier ones are over: the same request is answered.
     assert service.call("POST", "/sources/discover", discover).status_code == 200
     assert service.call("GET", "/sources/slow").status_code == 404
+
+
+def test_nothing_is_done_for_a_client_that_has_gone() -> None:
+    """However close to its end the call was."""
+    calls, gone = ConnectorCalls(), threading.Event()
+    token = client_is_gone.set(gone.is_set)
+    try:
+        assert calls.result("source", "quick", "me", lambda: 1) == 1
+        with pytest.raises(TemporaryError, match="does not answer") as found:
+            calls.result("source", "late", "me", gone.set)
+    finally:
+        client_is_gone.reset(token)
+    assert found.value.detail == "the client did not wait for it"
 
 
 def test_a_call_that_takes_too_long_ends_with_a_code() -> None:

@@ -27,7 +27,7 @@ def client_of(options: dict[str, Any], side: str = "source") -> Client:
     return Client(connection, side, "clicks")
 
 
-def topics_of(client: Client, timeout_s: float = 10.0) -> set[str]:
+def topics_of(client: Client, timeout_s: float = 60.0) -> set[str]:
     admin = client.admin()
     try:
         return set(admin.list_topics(timeout=timeout_s).topics)

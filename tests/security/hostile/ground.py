@@ -164,17 +164,17 @@ class Ground:
         """How a view stands."""
         return self.ask("GET", f"/views/{name}").json().get("status", "gone")
 
-    def await_status(self, name: str, *wanted: str, within_s: float = 30) -> str:
+    def await_status(self, name: str, *wanted: str, within_s: float = 60) -> str:
         """Wait until a view has one of these."""
         deadline = time.monotonic() + within_s
         while True:
             found = self.status(name)
             if found in wanted:
                 return found
-            assert time.monotonic() < deadline, (name, found, self.ask("GET", f"/views/{name}"))
+            assert time.monotonic() < deadline, (name, self.ask("GET", f"/views/{name}").text)
             time.sleep(0.05)
 
-    def settle(self, name: str = "public.watch", within_s: float = 30) -> None:
+    def settle(self, name: str = "public.watch", within_s: float = 60) -> None:
         """Wait until everything written by now has been through an epoch, seen in a view that
         nobody attacks."""
         ((position,),) = self.database.rows("SELECT pg_current_wal_insert_lsn()")
