@@ -52,15 +52,17 @@ def note(control: Control, identity: str, why: Mapping[str, Any]) -> None:
 
 
 def withhold(control: Control, identity: str) -> None:
-    """Take all roles' rights to a view's relations. TemporaryError while they are in use."""
+    """Take all roles' rights to the relations of a view whose rows are withheld, once.
+
+    TemporaryError while they are in use.
+    """
 
     def take(cursor: Any) -> None:
         cursor.execute(_PATIENCE)
-        cursor.execute(
-            "SELECT withheld FROM tidemark.views WHERE identity = %s FOR UPDATE", (identity,)
-        )
+        cursor.execute(_LOCKED, (identity,))
         found = cursor.fetchone()
-        if found is None or (found[0] or {}).get("relations") is not None:
+        # They may have been given back since the caller read that they are withheld.
+        if found is None or found[0] is None or "relations" in found[0]:
             return
         cursor.execute(_RELATIONS, (identity,))
         kept = {}
@@ -78,9 +80,7 @@ def give_back(control: Control, identity: str, rights: str) -> None:
 
     def give(cursor: Any) -> None:
         cursor.execute(_PATIENCE)
-        cursor.execute(
-            "SELECT withheld FROM tidemark.views WHERE identity = %s FOR UPDATE", (identity,)
-        )
+        cursor.execute(_LOCKED, (identity,))
         found = cursor.fetchone()
         kept = (found[0] or {}).get("relations") or {} if found else {}
         cursor.execute(_RELATIONS, (identity,))
