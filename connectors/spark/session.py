@@ -29,6 +29,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from connectors import secrets
+from connectors.spark.cluster import APPLICATION
 from connectors.spark.java import check_java
 from connectors.spark.leftovers import log_option, new_directory, sweep, temporary_files_in
 from connectors.spark.master import is_connect, is_local
@@ -230,7 +231,7 @@ class LazySession:
 
     def _defaults(self, directory: Path) -> dict[str, str]:
         settings = {
-            "spark.app.name": "tidemark",
+            "spark.app.name": APPLICATION,
             "spark.master": _with_tries(self.master),
             "spark.driver.extraJavaOptions": log_option(directory),
             "spark.pyspark.python": sys.executable,

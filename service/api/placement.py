@@ -42,8 +42,9 @@ def placed(
     """Return where a view is maintained. settings: of the service. sources: lists the declared.
 
     definition: for `runtime: spark` with the views computed in it that it names. "auto" chooses
-    Spark for a state beyond TIDEMARK_SPARK_STATE_MB, where Spark can maintain the view and it reads
-    no other views, which it would have to compute. SqlError, TidemarkError as of `check_on_spark`.
+    Spark for a state beyond TIDEMARK_SPARK_STATE_MB, unless the view would be built sooner here and
+    fits into memory; where Spark can maintain it, and it reads no other views, which it would have
+    to compute. SqlError, TidemarkError as of `check_on_spark`.
     """
 
     def on_spark() -> Placement:
@@ -58,8 +59,22 @@ def placed(
     is_large = bool(settings.spark) and state_mb >= settings.spark_state_mb
     if options.runtime == LOCAL or not is_large or options.group != DEFAULT_GROUP:
         return local
+    if estimate is not None and _is_slower_there(estimate, options.backfill):
+        why = f"its state may take {state_mb} MiB on this machine, where it is built sooner than"
+        return replace(local, warnings=(f"{why} by Spark: {estimate.engine_reason}",))
     try:
         return on_spark()
     except SqlError as error:
         why = f"its state may take {state_mb} MiB on this machine: {error.what}"
         return replace(local, warnings=(why,))
+
+
+def _is_slower_there(estimate: Estimate, backfill: str) -> bool:
+    """Return whether the machine of the service builds the view sooner, with enough memory.
+
+    backfill: the view's option, by which the estimate has chosen an engine.
+    """
+    if backfill == AUTO:
+        return estimate.engine != SPARK
+    seconds = estimate.engine_s
+    return SPARK not in seconds or seconds[SPARK] >= seconds[LOCAL]

@@ -1,7 +1,8 @@
 """Which engine builds a view: the one that is estimated to end sooner.
 
 A model of the seconds, memory and disk that a backfill would take with either engine; the only
-owner of its constants. Invariant: a larger backfill never returns to the local engine, on the same
+owner of its constants. Spark is chosen only where it ends sooner, or where this machine has not
+enough memory. Invariant: a larger backfill never returns to the local engine, on the same
 machine with the same Spark. Pure: whoever calls it measures the machine.
 """
 
@@ -25,18 +26,17 @@ READ_US, STEP_US = 0.30, 0.34
 # with its first job, which took 18.2 s beside a service and 9.8 alone.
 SPARK_WORK = 1.4
 SPARK_SESSION_S = 13.0
-# A job without rows. Not less than twice the local start: else a small backfill could go to a
-# cluster and a larger one stay here.
+# A job without rows. Not less than the local start: else a small backfill could go to a cluster
+# and a larger one stay here.
 SPARK_JOB_S = 3.0
 # Memory of the local engine's process: for each byte of state on disk, and for each row that it
 # reads. Assumed, on the safe side: rows exist as chunks, joined, and in the state.
 BASE_BYTES = 250e6
 STATE_FACTOR = 4.0
 ROW_BYTES = 100
-# A cluster that does not tell its cores beforehand.
-ASSUMED_CORES = 8
-# With a cluster, Spark may take so many times longer: this machine remains free for live views.
-CLUSTER_PATIENCE = 2.0
+# A cluster that does not tell its cores beforehand: as few as one has at least, since a wrong
+# guess must not make a build slower.
+ASSUMED_CORES = 2
 # Rows stepped for each row read, if nothing else is known.
 STEPS = 2.0
 
@@ -135,11 +135,8 @@ def choose(
     figures = _figures(seconds, cores, spark)
     if local_bytes(work) > machine.memory_bytes:
         return EngineChoice(SPARK, _joined(figures, lacking), seconds, lacking)
-    patience = CLUSTER_PATIENCE if spark.is_cluster else 1.0
-    is_spark = seconds[SPARK] < patience * seconds[LOCAL]
-    if is_spark and seconds[SPARK] >= seconds[LOCAL]:
-        figures += ", and the cluster leaves this machine to the live views"
-    return EngineChoice(SPARK if is_spark else LOCAL, _joined(figures, lacking), seconds, lacking)
+    engine = SPARK if seconds[SPARK] < seconds[LOCAL] else LOCAL
+    return EngineChoice(engine, _joined(figures, lacking), seconds, lacking)
 
 
 def spark_s(work: Work, cores: int, *, is_running: bool) -> float:

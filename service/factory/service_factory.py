@@ -32,6 +32,7 @@ from connectors.postgres.source import PostgresSource
 from connectors.shuffle_storage import Exchange, open_exchange, url_below
 from connectors.sink import SinkTable
 from connectors.source import MAIN_SOURCE
+from connectors.spark.cluster import free_cores
 from connectors.spark.java import check_java
 from connectors.spark.master import is_connect
 from connectors.spark.result import BackfillResult
@@ -264,11 +265,18 @@ class ServiceFactory:
         settings, session = self.settings, self._spark
         is_running = session is not None and session.is_started
         master = settings.spark if is_spark_group(settings.group) else settings.backfill_master
-        promised = configured_cores(master, settings.spark_settings, os.cpu_count() or 1)
+        cores, missing = session.cores if is_running and session else 0, ""
+        if not cores:
+            cores = configured_cores(master, settings.spark_settings, os.cpu_count() or 1)
+            free = free_cores(master, settings.spark_settings)
+            if free is not None:
+                missing = "" if free else "its cluster has no core and memory for an executor"
+                cores = min(cores, free) if cores else free
         return SparkTarget(
             master,
-            (session.cores if is_running and session else 0) or promised,
+            cores,
             is_running,
+            missing,
             has_exchange=bool(self._exchange_url),
             keeps_state=is_spark_group(settings.group),
         )

@@ -544,7 +544,7 @@ def test_an_object_storage_that_is_slow_and_fails(
 @pytest.mark.whole
 def test_auto_chooses_by_the_size_of_the_state(shop: Database, tmp_path: Path) -> None:
     shop.execute("ANALYZE")
-    with RunningService(shop.dsn, tmp_path, **SETTINGS, spark_state_mb=0) as service:
+    with RunningService(shop.dsn, tmp_path, **SETTINGS, spark_state_mb=0, spark_rows=0) as service:
         made = service.create("base", LARGE.format(""), wait_s=180, runtime="auto")
         assert made["options"]["runtime"] == "spark" and made["group"].startswith("spark")
         other = service.create("mine", SPENT, runtime="auto", group="mine")

@@ -45,6 +45,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "postgres/replication/stream.py": {"socket": "the operator's own database"},
     "postgres/session/liveness_watchdog.py": {"socket": "the operator's own database"},
     "python/function.py": {"asyncio": "users' functions may be coroutines"},
+    "spark/cluster.py": {"http.client": "the operator's own master, and one bounded answer"},
     "spark/batch/view_run.py": {"zlib": "notes that this program has packed"},
     "spark/maintained/tasks.py": {"socket": "the name of this machine"},
     "spark/session.py": {"zipfile": "packs our own code for executors"},

@@ -46,15 +46,20 @@ def work(rows: float) -> Work:
         (5e7, 8, SparkTarget("local[8]", 8), SPARK),
         (1e6, 8, SparkTarget("local[8]", 8, is_running=True), LOCAL),
         (1e7, 8, SparkTarget("local[8]", 8, is_running=True), SPARK),
-        # A cluster: unless it is clearly too small to pay.
+        # A cluster: where it ends sooner.
         (1e3, 2, CLUSTER, LOCAL),
         (1e6, 2, CLUSTER, LOCAL),
-        (1e7, 2, CLUSTER, SPARK),
+        (1e7, 2, CLUSTER, LOCAL),
+        (3e7, 2, CLUSTER, SPARK),
         (1e9, 2, CLUSTER, SPARK),
         (1e3, 2, replace(CLUSTER, is_running=True), LOCAL),
-        (3e6, 2, replace(CLUSTER, is_running=True), SPARK),
-        # A cluster that does not say how large it is.
-        (1e7, 2, SparkTarget("sc://host:15002"), SPARK),
+        (1e6, 2, replace(CLUSTER, is_running=True), LOCAL),
+        (5e6, 2, replace(CLUSTER, is_running=True), SPARK),
+        # One core is never faster than this machine.
+        (1e9, 2, replace(CLUSTER, cores=1, is_running=True), LOCAL),
+        # A cluster that does not say how large it is counts as one of two cores.
+        (1e7, 2, SparkTarget("sc://host:15002"), LOCAL),
+        (1e9, 2, SparkTarget("sc://host:15002"), SPARK),
         # Without Java.
         (1e9, 8, replace(CLUSTER, missing="no Java"), LOCAL),
     ],
@@ -128,6 +133,15 @@ def test_more_work_takes_longer_and_never_leaves_spark(
         assert after.seconds[SPARK] >= before.seconds[SPARK] * 0.999
     if before.engine == SPARK:
         assert after.engine == SPARK, (before, after)
+
+
+@given(WORKS, MACHINES, TARGETS, st.floats(0.1, 10), st.floats(0.1, 10))
+def test_spark_is_never_chosen_where_it_is_slower(
+    found: Work, machine: Machine, spark: SparkTarget, local_speed: float, spark_speed: float
+) -> None:
+    choice = choose(found, machine, spark, {LOCAL: local_speed, SPARK: spark_speed})
+    if choice.engine == SPARK and local_bytes(found) <= machine.memory_bytes:
+        assert choice.seconds[SPARK] < choice.seconds[LOCAL]
 
 
 @given(WORKS, MACHINES, TARGETS, st.integers(1, 100))

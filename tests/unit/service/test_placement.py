@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -38,6 +38,9 @@ class Estimate:
     """What is asked of one."""
 
     state_bytes: int
+    engine: str = "spark"
+    engine_s: dict[str, float] = field(default_factory=lambda: {"local": 9.0, "spark": 3.0})
+    engine_reason: str = "its figures"
 
 
 @pytest.mark.parametrize(
@@ -81,6 +84,24 @@ def test_where_a_view_is_maintained(
         assert (found.runtime, found.group) == ("local", "default")
         # Who asked for "auto" learns why the view is not where it should be.
         assert any("it cannot" in warning for warning in found.warnings) == wants
+
+
+@pytest.mark.parametrize("backfill", ["auto", "local", "spark"])
+@pytest.mark.parametrize("is_sooner", [True, False])
+def test_auto_takes_spark_only_where_a_view_is_built_sooner(
+    monkeypatch: pytest.MonkeyPatch, backfill: str, is_sooner: bool
+) -> None:
+    """What does not fit into memory has the engine "spark", however slow (test_engine_choice)."""
+    monkeypatch.setattr(placement, "check_on_spark", lambda *_: [])
+    monkeypatch.setattr(placement, "plan_on_spark", lambda definition: PLANNED)
+    settings = Settings.model_validate({"source": "dbname=x", "spark": "spark://host:7077"})
+    engine = ("spark" if is_sooner else "local") if backfill == "auto" else backfill
+    seconds = {"local": 20.0, "spark": 10.0 if is_sooner else 30.0}
+    estimate = Estimate(1 << 50, engine, seconds)
+    options = ViewOptions.model_validate({"runtime": "auto", "backfill": backfill})
+    found = placed(Definition(), options, estimate, settings=settings, sources=list)  # type: ignore[arg-type]
+    assert found.runtime == ("spark" if is_sooner else "local")
+    assert any("its figures" in warning for warning in found.warnings) == (not is_sooner)
 
 
 def test_a_view_with_a_group_stays_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
