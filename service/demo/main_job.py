@@ -95,6 +95,8 @@ class Demo:
         self._svg = svg
         self._views = dict(VIEWS)
         self._verdicts: dict[str, Verdict] = {}
+        # What built each view.
+        self._engines: dict[str, str] = {}
         self._clicks: Clicks | None = None
         self._rate = Rate()
         self._url = ""
@@ -199,7 +201,9 @@ class Demo:
                     view = self._get(f"/views/{name}")
                     if view["status"] == ViewState.FAILED:
                         raise RuntimeError(f"view {name} failed: {view['error']}")
-                    progress.update(task, **_bar(view))
+                    engine = (view.get("backfill") or {}).get("engine")
+                    self._engines[name] = engine or self._engines.get(name, "")
+                    progress.update(task, **_bar(view, self._engines[name]))
                 time.sleep(0.2)
 
     def _add_sink(self, clicks: Clicks) -> None:
@@ -290,20 +294,22 @@ class Demo:
 
     def _screen(self, shop: Shop) -> Group:
         figures = self._get("/health")["pipeline"] or {}
-        table = Table("view", "kind", "rows", "changes/s", "compared with PostgreSQL", box=None)
+        heads = ("view", "kind", "built by", "rows", "changes/s", "compared with PostgreSQL")
+        table = Table(*heads, box=None)
         for view in self._get("/views")["views"]:
             name = view["name"]
             counts = figures.get("views", {}).get(f"public.{name}", {"changes": 0})
             rate = self._rate.of(name, counts["changes"])
             verdict = self._verdicts[name]
             rows = f"{verdict.rows:,}" if verdict.rows else "-"
-            table.add_row(name, view["kind"], rows, f"{rate:,.0f}", verdict.text())
+            engine = self._engines.get(name, "")
+            table.add_row(name, view["kind"], engine, rows, f"{rate:,.0f}", verdict.text())
         if TOPIC in self._verdicts:
             sinks = figures.get("sinks", {}).values()
             rate = self._rate.of(TOPIC, sum(sink["rows_total"] for sink in sinks))
             verdict = self._verdicts[TOPIC]
             rows = f"{verdict.rows:,}" if verdict.rows else "-"
-            table.add_row(TOPIC, "topic", rows, f"{rate:,.0f}", verdict.text())
+            table.add_row(TOPIC, "topic", "", rows, f"{rate:,.0f}", verdict.text())
         source = self._rate.of("", shop.changes)
         clicks = 0 if self._clicks is None else self._rate.of("clicks", self._clicks.sent)
         fresh = figures.get("freshness_ms", {"p50": 0.0, "p99": 0.0})
@@ -345,11 +351,11 @@ def _picture(screen: Group) -> str:
     return re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL)
 
 
-def _bar(view: dict) -> dict:
+def _bar(view: dict, engine: str) -> dict:
     state = view.get("backfill") or {}
     total = state.get("parts_total") or 1
     if view["status"] == ViewState.LIVE:
-        return {"total": total, "completed": total, "note": ViewState.LIVE.value}
+        return {"total": total, "completed": total, "note": f"{ViewState.LIVE.value}, by {engine}"}
     done = min(state.get("parts_done", 0), total * 0.99)
     note = f"{state.get('engine', '')} {state.get('phase', '')}"
     return {"total": total, "completed": done, "note": note}

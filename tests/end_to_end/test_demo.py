@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-SMALL = ["--customers", "500", "--orders", "3000", "--backfill", "local"]
-DEMO = [sys.executable, "-m", "service.cli.main", "demo", *SMALL]
+from service.demo.demo_shop import VIEWS
+
+SMALL = ["--customers", "500", "--orders", "3000"]
+ON_SPARK = [sys.executable, "-m", "service.cli.main", "demo", *SMALL]
+DEMO = [*ON_SPARK, "--backfill", "local"]
 
 
 @pytest.mark.timeout(300)
@@ -32,6 +36,24 @@ def test_demo_compares_equal(tmp_path: Path) -> None:
     assert "http" not in picture.read_text().replace("http://www.w3.org/2000/svg", "").replace(
         "https://www.textualize.io", ""
     )
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(shutil.which("java") is None, reason="no Java on this machine, Spark needs it")
+def test_the_views_of_the_demo_are_built_on_spark() -> None:
+    """Without an option, as `make demo` starts it."""
+    ended = subprocess.run(
+        [*ON_SPARK, "--seconds", "6"],
+        capture_output=True,
+        text=True,
+        timeout=840,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    screen = [line.split() for line in ended.stdout.splitlines() if "equal, " in line]
+    built = {words[0]: words[2] for words in screen if words[0] in VIEWS}
+    assert built == dict.fromkeys(VIEWS, "spark"), ended.stdout
 
 
 @pytest.mark.whole
