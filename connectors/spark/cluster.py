@@ -60,14 +60,14 @@ def _state(host: str, port: int, url: str) -> Mapping[str, Any] | None:
     try:
         connection.request("GET", "/json/")
         found = json.loads(connection.getresponse().read(_MOST_BYTES))
-        is_asked = found["url"] == url and found["status"] == "ALIVE"
+        is_active = found["url"] == url and found["status"] == "ALIVE"
         startable(found, 1)
         sum(app["cores"] for app in found["activeapps"] if app["name"])
     except (OSError, HTTPException, ValueError, LookupError, TypeError):
         return None
     finally:
         connection.close()
-    return found if is_asked else None
+    return found if is_active else None
 
 
 def _mebibytes(text: str) -> int:

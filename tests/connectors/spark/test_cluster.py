@@ -43,7 +43,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
         yield url, str(page)
 
 
-def test_the_master_tells_the_cores_that_are_free(cluster: tuple[str, str]) -> None:
+def test_the_master_says_how_many_cores_are_free(cluster: tuple[str, str]) -> None:
     url, page = cluster
     settings = {"spark.master.ui.port": page, "spark.executor.memory": "512m"}
     wait_until(lambda: free_cores(url, settings) == 2)
