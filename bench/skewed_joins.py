@@ -183,6 +183,10 @@ class _NoSink:
     def __init__(self) -> None:
         self._epoch = 0
 
+    def commit(self) -> str:
+        """See EpochSink."""
+        return ""
+
     def progress(self) -> int:
         return self._epoch
 

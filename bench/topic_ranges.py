@@ -130,6 +130,10 @@ class _Sink:
     def __init__(self) -> None:
         self.epoch = self.counted = 0
 
+    def commit(self) -> str:
+        """See EpochSink."""
+        return ""
+
     def progress(self) -> int:
         """See EpochSink."""
         return self.epoch

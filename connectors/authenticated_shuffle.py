@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import io
+import os
 import secrets
 import shutil
 import tempfile
@@ -54,10 +55,13 @@ class AuthenticatedExchange:
         with self.exchange.draft(name) as draft:
             yield draft
             check = self._check_of(name)
-            with draft.open("rb") as file:
+            # Others may have put a link in its place, also one to a file elsewhere.
+            opened = os.open(draft, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with os.fdopen(opened, "r+b") as file:
+                if os.fstat(opened).st_nlink != 1:
+                    raise _unauthentic(f"{self.base}{name}")
                 while content := file.read(_READ_BYTES):
                     check.update(content)
-            with draft.open("ab") as file:
                 file.write(check.digest())
 
     def put(self, name: str, content: bytes) -> None:
@@ -129,14 +133,18 @@ class AuthenticatedExchange:
                 check.update(checked)
                 target.write(checked)
         if not hmac.compare_digest(check.digest(), last):
-            raise TemporaryError(
-                "backfill.unauthentic",
-                f'"{self.base}{name}" was not written by this backfill',
-                detail="its MAC is wrong or missing; the file was not used",
-                hint="the backfill is retried; check who else can write to this storage",
-            )
+            raise _unauthentic(f"{self.base}{name}")
 
     def _check_of(self, name: str) -> hmac.HMAC:
         whole = f"{self.base}{name}".encode()
         start = _CONTEXT + len(whole).to_bytes(8, "big") + whole
         return hmac.new(self.key, start, hashlib.sha256)
+
+
+def _unauthentic(name: str) -> TemporaryError:
+    return TemporaryError(
+        "backfill.unauthentic",
+        f'"{name}" was not written by this backfill',
+        detail="its MAC is wrong or missing; the file was not used",
+        hint="the backfill is retried; check who else can write to this storage",
+    )

@@ -10,13 +10,20 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
+from connectors.objects.open_folder import (
+    open_nearest,
+    open_unlinked,
+    opened_below,
+    parts_of,
+    path_in,
+)
 from dataflow.errors import TemporaryError, TidemarkError
 
 if TYPE_CHECKING:
@@ -86,24 +93,38 @@ def open_exchange(url: str) -> Exchange:
     return ObjectExchange(url.rstrip("/")) if url.startswith(S3) else FolderExchange(Path(url))
 
 
+class RootMark(Protocol):
+    """Identifies the root of a folder that may be away (`connectors.objects.storage_mark`)."""
+
+    def check_folder(self, folder: int | None, where: str) -> None:
+        """Require the mark in an opened root; None: there is no root. TidemarkError."""
+        ...
+
+
 @dataclass(frozen=True)
 class FolderExchange:
-    """A folder on a shared disk."""
+    """A folder on a shared disk: below `path`, which may have links, no link is followed.
+
+    inside: the folder, from there. mark: of the root; without one, a missing root is made.
+    """
 
     path: Path
+    inside: tuple[str, ...] = ()
+    mark: RootMark | None = None
 
     @contextmanager
     def draft(self, name: str) -> Iterator[Path]:
         """See Exchange."""
-        path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        try:
-            yield draft
-            os.replace(draft, path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
+        *folders, last = parts_of(name)
+        with self._opened(folders, makes=True) as folder:
+            draft = f".{last}.{uuid.uuid4().hex}"
+            try:
+                yield path_in(folder, draft, self.path.joinpath(*self.inside, *folders))
+                os.replace(draft, last, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(draft, dir_fd=folder)
+                raise
 
     def put(self, name: str, content: bytes) -> None:
         """See Exchange."""
@@ -112,29 +133,33 @@ class FolderExchange:
 
     def get(self, name: str) -> bytes:
         """See Exchange."""
-        return (self.path / name).read_bytes()
+        with self.open(name) as file:
+            return file.read()
 
     def open(self, name: str) -> BinaryIO:
         """See Exchange."""
-        return (self.path / name).open("rb")
+        *folders, last = parts_of(name)
+        with self._opened(folders) as folder:
+            return os.fdopen(open_unlinked(last, os.O_RDONLY, folder), "rb")
 
     def sizes(self, folder: str) -> dict[str, int]:
         """See Exchange."""
         found = {}
-        with suppress(FileNotFoundError):
-            for path in (self.path / folder).iterdir():
-                if path.is_file() and not path.name.startswith("."):
-                    found[path.name] = path.stat().st_size
+        with suppress(FileNotFoundError), self._opened(parts_of(folder)) as opened:
+            for entry in os.scandir(opened):
+                if entry.is_file(follow_symlinks=False) and not entry.name.startswith("."):
+                    found[entry.name] = entry.stat(follow_symlinks=False).st_size
         return found
 
     def folders(self) -> list[str]:
         """See Exchange."""
-        found = self.path.iterdir() if self.path.is_dir() else ()
-        return sorted(path.name for path in found if path.is_dir())
+        with suppress(FileNotFoundError), self._opened([]) as opened:
+            return sorted(e.name for e in os.scandir(opened) if e.is_dir(follow_symlinks=False))
+        return []
 
     def download(self, name: str, folder: Path) -> Path:
-        """See Exchange."""
-        return self.path / name
+        """See Exchange. Its path may be replaced by whoever else can write there."""
+        return self.path.joinpath(*self.inside, *parts_of(name))
 
     def send(self, path: Path, name: str) -> None:
         """See Exchange."""
@@ -146,19 +171,42 @@ class FolderExchange:
             shutil.copyfileobj(source, target, 8 << 20)
             target.flush()
             os.fsync(target.fileno())
-        force_names((self.path / name).parent)
+        with self._opened(parts_of(name)[:-1]) as folder:
+            os.fsync(folder)
 
     def delete(self, name: str) -> None:
         """See Exchange."""
-        (self.path / name).unlink(missing_ok=True)
+        *folders, last = parts_of(name)
+        with suppress(FileNotFoundError), self._opened(folders) as folder:
+            os.unlink(last, dir_fd=folder)
 
     def below(self, name: str) -> Exchange:
         """See Exchange."""
-        return FolderExchange(self.path / name)
+        return replace(self, inside=(*self.inside, *parts_of(name)))
 
     def remove(self) -> None:
         """See Exchange."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        if not self.inside:
+            shutil.rmtree(self.path, ignore_errors=True)
+            return
+        *above, last = self.inside
+        with suppress(FileNotFoundError), replace(self, inside=tuple(above))._opened([]) as folder:
+            shutil.rmtree(last, ignore_errors=True, dir_fd=folder)
+
+    @contextmanager
+    def _opened(self, folders: Sequence[str], *, makes: bool = False) -> Iterator[int]:
+        """Yield a folder. FileNotFoundError, OSError; SourceError path.forbidden: it is a link."""
+        nearest, missing = open_nearest(self.path)
+        try:
+            if self.mark is not None:
+                self.mark.check_folder(None if missing else nearest, str(self.path))
+            if missing and not makes:
+                raise FileNotFoundError(str(self.path))
+            parts = [*missing, *self.inside, *folders]
+            with opened_below(nearest, parts, makes=makes) as opened:
+                yield opened
+        finally:
+            os.close(nearest)
 
 
 @dataclass(frozen=True)

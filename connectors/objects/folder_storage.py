@@ -7,10 +7,9 @@ it and whatever names a stored file gives (`open_folder`).
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from connectors.objects.open_folder import (
     parts_of,
     real_path,
 )
-from connectors.objects.shared_storage import COPY_BYTES, reached, require_own
+from connectors.objects.shared_storage import COPY_BYTES, pieces_of, reached, require_own
 from dataflow.errors import SourceError
 
 
@@ -60,11 +59,12 @@ class FolderStorage:
                 file.write(content)
             os.replace(draft, last, src_dir_fd=folder, dst_dir_fd=folder)
 
-    def send(self, path: Path, name: str) -> None:
+    def send(self, source: Path | Iterable[bytes], name: str) -> None:
         """See SharedStorage."""
         with self._draft(name) as (folder, draft, last):
-            with path.open("rb") as source, _written(folder, draft) as target:
-                shutil.copyfileobj(source, target, COPY_BYTES)
+            with _written(folder, draft) as target:
+                for piece in pieces_of(source):
+                    target.write(piece)
             os.replace(draft, last, src_dir_fd=folder, dst_dir_fd=folder)
 
     def get(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -73,14 +73,11 @@ class FolderStorage:
             file.seek(start)
             return file.read() if stop is None else file.read(stop - start)
 
-    def download(self, name: str, path: Path) -> None:
+    def read(self, name: str) -> Iterator[bytes]:
         """See SharedStorage."""
-        with (
-            reached(str(self.path), self.code),
-            self._opened_file(name) as source,
-            path.open("wb") as target,
-        ):
-            shutil.copyfileobj(source, target, COPY_BYTES)
+        with reached(str(self.path), self.code), self._opened_file(name) as source:
+            while piece := source.read(COPY_BYTES):
+                yield piece
 
     def names(self, folder: str) -> list[str]:
         """See SharedStorage."""

@@ -13,7 +13,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from dataflow.errors import SourceError
 
@@ -58,6 +58,16 @@ def real_path(folder: int, path: PurePath) -> str:
     """Return where an opened folder lies; the path itself where the system does not say."""
     link = f"/proc/self/fd/{folder}"
     return os.readlink(link) if os.path.lexists(link) else os.path.realpath(path)
+
+
+def path_in(folder: int, name: str, path: PurePath) -> Path:
+    """Return a path of a name in an opened folder, also if its own path is replaced meanwhile.
+
+    path: of the folder, for systems whose descriptors have none. It is good while the folder is
+    open, in this process.
+    """
+    link = Path(f"/proc/self/fd/{folder}")
+    return link / name if link.exists() else Path(path, name)
 
 
 @contextmanager

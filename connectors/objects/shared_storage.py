@@ -10,7 +10,7 @@ them.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -42,16 +42,16 @@ class SharedStorage(Protocol):
         """Write a file whose name no one else uses for other content."""
         ...
 
-    def send(self, path: Path, name: str) -> None:
-        """Write a local file, as `put`."""
+    def send(self, source: Path | Iterable[bytes], name: str) -> None:
+        """Write a local file, or bytes in pieces, as `put`."""
         ...
 
     def get(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return the bytes [start, stop) of a file. FileNotFoundError."""
         ...
 
-    def download(self, name: str, path: Path) -> None:
-        """Copy a file to a local path. FileNotFoundError."""
+    def read(self, name: str) -> Iterator[bytes]:
+        """Yield the content of a file in pieces. FileNotFoundError."""
         ...
 
     def names(self, folder: str) -> list[str]:
@@ -85,6 +85,27 @@ def check_conditions(storage: SharedStorage, code: str = "spark.storage_unsafe")
         detail="a second write with If-None-Match: * succeeded, so two writers could both commit",
         hint="use a server with conditional writes, or a folder",
     )
+
+
+def pieces_of(source: Path | Iterable[bytes]) -> Iterator[bytes]:
+    """Yield what `SharedStorage.send` is given."""
+    if not isinstance(source, Path):
+        yield from source
+        return
+    with source.open("rb") as file:
+        while piece := file.read(COPY_BYTES):
+            yield piece
+
+
+def download(storage: SharedStorage, name: str, path: Path) -> None:
+    """Copy a file to a local path; nothing is left there if that fails. FileNotFoundError."""
+    try:
+        with path.open("wb") as target:
+            for piece in storage.read(name):
+                target.write(piece)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def require_own(storage: SharedStorage, name: str, content: bytes) -> None:

@@ -21,7 +21,7 @@ from service.api.models import ProblemModel
 from service.api.problems import problem_of_row
 from service.metrics.metrics import is_fresh
 from service.runtime.disk_errors import no_space
-from service.runtime.restart_policy import repeated_ends
+from service.runtime.restart_policy import AWAY_CODES, repeated_ends
 from service.runtime.settings import DEFAULT_GROUP
 from service.runtime.signals import FINAL_CODES
 from service.sinks import sink_worker
@@ -210,7 +210,7 @@ def view_standing(inputs: StatusInputs, row: ViewRow) -> Standing:
     if pipeline is not None:
         if row.status != ViewState.LIVE:
             return Standing(row.status, reported or pipeline)
-        is_refused = figures.get("refused")
+        is_refused = figures.get("refused") and pipeline.code not in AWAY_CODES
         return Standing(ViewState.FAILED if is_refused else ViewState.DEGRADED, pipeline)
     found = [*_sources_of(inputs, row, group)]
     worst = max((s for _, s in found), key=lambda s: _WORST.index(s.status), default=None)

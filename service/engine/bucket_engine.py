@@ -19,6 +19,7 @@ import numpy as np
 from connectors.feed_source import RangePlanner
 from connectors.sink import Progress, SinkEpoch, SinkTable
 from connectors.source import SourceBatch, StoredInput
+from connectors.spark.maintained.commits import LOST_CODES
 from connectors.spark.maintained.imports import BackfilledState
 from connectors.spark.maintained.layout import Layout
 from connectors.spark.maintained.output import CommittedEpoch
@@ -145,7 +146,8 @@ class BucketEngine(Engine):
         Epochs that only moved positions are this store's alone. `step` makes them durable before
         the driver's next one, so only an older copy of the store can lack one in between.
 
-        written: as for `commit`. Views whose state is lost leave the engine; return why.
+        written: as for `commit`. Views whose state is lost leave the engine; return why, each of
+        its relation.
         TidemarkError spark.fenced; TemporaryError.
         """
         if self.views:
@@ -155,16 +157,16 @@ class BucketEngine(Engine):
             try:
                 found = list(self._buckets.recover(definition.identity))
             except TidemarkError as error:
-                if error.code != "spark.state_lost":
+                if error.code not in LOST_CODES:
                     raise
-                lost.append(error)
+                lost.append(_of_view(name, error))
                 self.remove(name)
                 self.commit(None, written=written, sync=True)
                 continue
             first = found[0][0].progress.epoch if found else self.epoch + 1
             if first != self.epoch + 1:
                 # This store was restored, and what came between went with the other one.
-                lost.append(lacks_epochs(self.epoch, first))
+                lost.append(_of_view(name, lacks_epochs(self.epoch, first)))
                 self.remove(name)
                 self.commit(None, written=written, sync=True)
                 continue
@@ -374,6 +376,11 @@ def _figures(
         rows_out=0,
         time_s=seconds,
     )
+
+
+def _of_view(name: RelationName, error: TidemarkError) -> TidemarkError:
+    error.relation = name
+    return error
 
 
 def lacks_epochs(epoch: int, found: int) -> TidemarkError:

@@ -10,12 +10,14 @@ notes that were fixed with its input.
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import shutil
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from connectors.objects.shared_storage import SharedStorage
 from connectors.sink import Progress
 from connectors.source import SourceBatch, StoredInput
 from connectors.spark.maintained.bases import open_state
+from connectors.spark.maintained.commits import LOST_CODES
 from connectors.spark.maintained.driver import Batch, Driver, Limits
 from connectors.spark.maintained.growth import DEFAULT_GROWTH, GrowthLimits
 from connectors.spark.maintained.imports import BackfilledState
@@ -36,7 +39,7 @@ from connectors.spark.maintained.tasks import Figures
 from dataflow.changes import Changes
 from dataflow.collect import ERROR_KINDS
 from dataflow.delta import Column, Delta
-from dataflow.errors import InvariantError, TemporaryError
+from dataflow.errors import InvariantError, TemporaryError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.live_tables import TableLocation
 from dataflow.operators.tables.table import FreedRows, prefix_of, table_spec
@@ -48,6 +51,7 @@ from service.runtime.long_work import finished
 from storage.store import Store
 
 _RECORD = "buckets/"
+LOST_FILE = "buckets.lost"
 COLLECT_S = 60.0
 # While a view catches up, an epoch has about so many changes.
 CATCH_UP_ROWS = 100_000
@@ -133,6 +137,7 @@ class BucketViews:
         self._building: dict[str, _Running] = {}
         self._unneeded: list[str] = []
         self._is_warm = False
+        self._lost = LostStates(parts.folder.with_name(LOST_FILE))
 
     @property
     def held_rows(self) -> int:
@@ -176,9 +181,10 @@ class BucketViews:
                 self._move(running, facts)
             else:
                 # Its positions are this epoch's from now on; what came before is in `CatchUp`.
-                self._await(lambda: running.driver.step(Batch(facts)))
+                self._await(running, lambda: running.driver.step(Batch(facts)))
                 running.take()
                 running.record["epoch"] = running.driver.epoch
+            running.record["commit"] = running.driver.commit
         except BaseException:
             self._unneeded.append(running.record["folder"])
             raise
@@ -190,7 +196,9 @@ class BucketViews:
     def _move(self, running: _Running, facts: Mapping[str, Any]) -> None:
         local = self._parts.folder / uuid.uuid4().hex
         try:
-            self._await(lambda: running.driver.start_moved(self._store, facts, local, epoch=1))
+            self._await(
+                running, lambda: running.driver.start_moved(self._store, facts, local, epoch=1)
+            )
         finally:
             shutil.rmtree(local, ignore_errors=True)
 
@@ -201,8 +209,8 @@ class BucketViews:
         """
         running = _Running(view.definition, _new_record(view, self._store), self._parts)
         self._building[view.definition.scope] = running
-        self._await(lambda: running.driver.start_imported(state, {}, epoch=1))
-        return BucketCatchUp(view, running, self._await)
+        self._await(running, lambda: running.driver.start_imported(state, {}, epoch=1))
+        return BucketCatchUp(view, running, functools.partial(self._await, running))
 
     def forget_build(self, definition: ViewDefinition) -> None:
         """Delete what is there of a build that does not join; its files by `clean`."""
@@ -223,9 +231,11 @@ class BucketViews:
     def clean(self) -> None:
         """Delete the files of removed views; after the commit that has removed them."""
         while self._unneeded:
-            storage = self._parts.storage(self._unneeded.pop())
+            folder = self._unneeded.pop()
+            storage = self._parts.storage(folder)
             for name in storage.names(""):
                 storage.delete(name)
+            self._lost.forget(folder)
 
     def sweep(self) -> None:
         """Delete what a process that was killed has left of views that it built.
@@ -241,10 +251,11 @@ class BucketViews:
     def recover(self, identity: str) -> Iterator[tuple[FixedEpoch, CommittedEpoch]]:
         """Yield the epochs that are committed and missing in the store, in order.
 
-        TidemarkError spark.state_lost, spark.fenced; TemporaryError.
+        TidemarkError of LOST_CODES, spark.fenced; TemporaryError.
         """
         running = self._running[identity]
-        self._await(running.driver.start)
+        self._lost.check(running.record["folder"])
+        self._await(running, running.driver.start)
         running.begin()
         for committed in running.take():
             yield FixedEpoch.from_facts(committed.positions), committed
@@ -252,14 +263,14 @@ class BucketViews:
     def read(self, identity: str, planner: RangePlanner, max_rows: int) -> SourceBatch | None:
         """Let tasks read ranges of a view for its next epoch; see `Driver.read`."""
         running, found = self._running[identity], list[SourceBatch | None]()
-        self._await(lambda: found.append(running.driver.read(planner, max_rows)))
+        self._await(running, lambda: found.append(running.driver.read(planner, max_rows)))
         return found[0]
 
     def large_batch(self, identity: str) -> LargeBatch:
         """Return what stores a batch for a view's next epoch. TemporaryError spark.late_read."""
         running, made = self._running[identity], list[LargeInput]()
-        self._await(lambda: made.append(running.driver.large_input()))
-        return LargeBatch(made[0], self._await)
+        self._await(running, lambda: made.append(running.driver.large_input()))
+        return LargeBatch(made[0], functools.partial(self._await, running))
 
     def step(
         self,
@@ -273,7 +284,7 @@ class BucketViews:
         if not running.is_started:
             raise InvariantError("state.buckets", "a view is stepped before it is recovered")
         batch = Batch(fixed.facts(), changes, stored=stored)
-        self._await(lambda: running.driver.step(batch))
+        self._await(running, lambda: running.driver.step(batch))
         running.report_shape()
         (committed,) = running.take()
         running.collect_garbage()
@@ -312,20 +323,28 @@ class BucketViews:
         one, while Spark does not answer. See `Driver.first_change`."""
         running, found = self._running[identity], []
         try:
-            self._await(lambda: found.append(running.driver.first_change(thresholds)))
+            self._await(running, lambda: found.append(running.driver.first_change(thresholds)))
         except TemporaryError as error:
             log.warning("buckets.unanswered", code=error.code, why=error.described)
             return 1
         return found[0]
 
-    def _await(self, work: Callable[[], object]) -> None:
-        """Do what may take long; the caller's thread shows meanwhile that it is alive."""
-        finished(work, self._parts.while_waiting, "buckets")
+    def _await(self, running: _Running, work: Callable[[], object]) -> None:
+        """Do what may take long; the caller's thread shows meanwhile that it is alive.
+
+        That a view's state is lost is noted: this process ends, and the next one rebuilds the view.
+        """
+        try:
+            finished(work, self._parts.while_waiting, "buckets")
+        except TidemarkError as error:
+            if error.code in LOST_CODES:
+                self._lost.note(running.record["folder"], error)
+            raise
 
     def keep(self, identity: str, committed: CommittedEpoch) -> None:
         """Record with the open epoch that it contains an epoch of a view."""
         running = self._running[identity]
-        running.record["epoch"] = committed.epoch
+        running.record |= {"epoch": committed.epoch, "commit": committed.commit}
         self._save(running)
 
     def figures(self, identity: str) -> tuple[Layout, Sequence[Figures], Mapping[int, int]]:
@@ -337,6 +356,39 @@ class BucketViews:
     def _save(self, running: _Running) -> None:
         record = json.dumps(running.record).encode()
         self._store.put(_RECORD + running.definition.identity, record)
+
+
+class LostStates:
+    """The file that says which states are lost, by their folder. It outlives the process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def note(self, folder: str, error: TidemarkError) -> None:
+        """Note that the state in a folder of the storage cannot be continued."""
+        self._write({**self._read(), folder: [error.code, error.what, error.detail, error.hint]})
+
+    def check(self, folder: str) -> None:
+        """Raise why the state in a folder is lost, if it is. TidemarkError of LOST_CODES."""
+        if folder in (found := self._read()):
+            code, what, detail, hint = found[folder]
+            raise TidemarkError(code, what, detail=detail, hint=hint)
+
+    def forget(self, folder: str) -> None:
+        """Forget a folder, which is deleted."""
+        found = self._read()
+        if found.pop(folder, None) is not None:
+            self._write(found)
+
+    def _write(self, found: Mapping[str, list[str]]) -> None:
+        draft = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}")
+        draft.write_text(json.dumps(found))
+        draft.replace(self._path)
+
+    def _read(self) -> dict[str, list[str]]:
+        with suppress(FileNotFoundError):
+            return json.loads(self._path.read_text())
+        return {}
 
 
 class LargeBatch:
@@ -460,6 +512,10 @@ class _Running:
     def progress(self) -> int:
         """See EpochSink: what the store has, or need not have."""
         return self._shown
+
+    def commit(self) -> str:
+        """See EpochSink."""
+        return str(self.record.get("commit", ""))
 
     def apply(self, epoch: CommittedEpoch) -> None:
         """See EpochSink."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from connectors.feed_source import BY_EXECUTORS, reader_of
 from connectors.postgres.catalog.catalog import SourceRow
 from connectors.postgres.evaluation.evaluator import PostgresEvaluator
-from connectors.shuffle_storage import url_below
 from connectors.spark.master import is_connect
 from dataflow.errors import InvariantError, SqlError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 ONE_BUCKET = "Spark maintains this in one bucket, because it cannot be split: "
 READ_HERE = "is read by the view's process"
 # Below the state of a view's group.
-STORAGE, CACHES, MOVING = "buckets", "bucket-caches", "bucket-moves"
+CACHES, MOVING = "bucket-caches", "bucket-moves"
 
 
 def evaluator_of(settings: Settings, definition: ViewDefinition) -> Callable[[], Evaluator]:
@@ -50,21 +49,20 @@ def evaluator_of(settings: Settings, definition: ViewDefinition) -> Callable[[],
     )
 
 
-def storage_url(settings: Settings) -> str:
-    """Return the shared storage of the view of these settings' group."""
-    if settings.spark_storage:
-        return url_below(settings.spark_storage, settings.sink_key)
-    return str(settings.state / STORAGE)
-
-
 def bucket_views(
     store: Store, settings: Settings, session: LazySession, while_waiting: Callable[[], object]
 ) -> BucketViews:
-    """Return the views in buckets of a process. while_waiting: as of `BucketParts`."""
-    from connectors.spark.maintained.growth import GrowthLimits
-    from connectors.spark.maintained.runtime import new_scheduler, storage_below
-    from service.engine.bucket_views import BucketParts, BucketViews
+    """Return the views in buckets of a process. while_waiting: as of `BucketParts`.
 
+    As for `ViewStorage`.
+    """
+    from connectors.spark.maintained.growth import GrowthLimits
+    from connectors.spark.maintained.runtime import new_scheduler
+    from service.engine.bucket_views import BucketParts, BucketViews
+    from service.factory.spark_storage import ViewStorage
+
+    # First of all: without its storage a view waits, and needs no session for that.
+    storage = ViewStorage(settings)
     scheduler = new_scheduler(session, settings.state / CACHES)
 
     def warm() -> None:
@@ -75,7 +73,7 @@ def bucket_views(
             log.warning("buckets.cold", code=error.code, why=error.described)
 
     parts = BucketParts(
-        storage=functools.partial(storage_below, storage_url(settings)),
+        storage=storage.below,
         scheduler=scheduler,
         evaluator=functools.partial(evaluator_of, settings),
         buckets=settings.spark_buckets,
@@ -90,12 +88,12 @@ def bucket_views(
 def remove_buckets(settings: Settings) -> None:
     """Delete what the shared storage has of the group of these settings, which no process uses.
 
-    TemporaryError spark.storage.
+    As for `ViewStorage`.
     """
-    from connectors.objects.open_storage import open_storage
+    from service.factory.spark_storage import ViewStorage
 
     if settings.spark_storage:
-        storage = open_storage(storage_url(settings))
+        storage = ViewStorage(settings).below("")
         for name in storage.names(""):
             storage.delete(name)
 
@@ -107,11 +105,13 @@ def check_on_spark(
 
     sources: all that are declared.
 
-    TidemarkError spark.off, spark.no_java, spark.storage_missing, spark.storage_unsafe; SqlError
-    spark.reads_views, spark.unsupported; TemporaryError spark.storage.
+    TidemarkError spark.off, spark.no_java, spark.storage_missing, spark.storage_unsafe,
+    spark.storage_other; SqlError spark.reads_views, spark.unsupported; TemporaryError
+    spark.storage, spark.storage_absent.
     """
     from connectors.spark.java import check_java
     from connectors.spark.maintained.runtime import check_storage
+    from service.factory.spark_storage import known_mark
 
     if not settings.spark:
         raise TidemarkError(
@@ -128,6 +128,8 @@ def check_on_spark(
         )
     if not is_connect(settings.spark):
         check_java()
+    if settings.spark_storage:
+        known_mark(settings)
     check_storage(settings.spark_storage, settings.spark)
     layout = layout_of(definition, settings)
     return [

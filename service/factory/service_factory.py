@@ -366,9 +366,14 @@ class ServiceFactory:
 
     def _exchange(self, definition: ViewDefinition) -> Exchange | None:
         """Return a view's own prefix in the executors' object storage, if there is one."""
-        url = self._exchange_url
-        path = f"{self.settings.sink_key}/{definition.scope}"
-        return open_exchange(url).below(path) if url else None
+        settings, url = self.settings, self._exchange_url
+        if not url:
+            return None
+        if not settings.spark_exchange:
+            from service.factory.spark_storage import build_exchange
+
+            return build_exchange(settings).below(f"{settings.group}/{definition.scope}")
+        return open_exchange(url).below(f"{settings.sink_key}/{definition.scope}")
 
     @property
     def _exchange_url(self) -> str:

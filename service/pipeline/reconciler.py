@@ -378,6 +378,15 @@ class CatalogReconciler:
         """Report that a view will be rebuilt, and shows its last rows until then."""
         self._reports.taken_out(identity, ViewEvent.DEGRADE, requested_changes.problem_facts(error))
 
+    def degrade_lost(self, error: TidemarkError) -> None:
+        """Report that the view error.relation, whose state is lost, will be rebuilt, if it is
+        live."""
+        for row in self._rows:
+            name = None if error.relation is None else (error.relation.schema, error.relation.name)
+            if (row.schema, row.name) == name and row.status == ViewState.LIVE:
+                self.degrade_view(row.identity, error)
+        self.refresh()
+
     def note_names(self, renamed: Mapping[str, tuple[str, ...]]) -> None:
         """Warn of earlier names in views' queries; withdraw warnings that no longer apply."""
         for row in self._rows:

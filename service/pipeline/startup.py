@@ -146,6 +146,7 @@ class StateRecovery:
         self._check_owner()
         for error in self._engine.recover(self._epochs.written()):
             log.error("buckets.lost", code=error.code, why=error.described)
+            self._reconciler.degrade_lost(error)
         require_known(self._engine, self._sink)
         is_older = self._failures.remove_strangers()
         self._reconciler.rebuild_lost()

@@ -98,6 +98,8 @@ def repeated_ends(ends: Sequence[float], now: float) -> int:
     return often if often >= CRASH_LOOP_ENDS else 0
 
 
+# A storage that is away: the views wait for it.
+AWAY_CODES = frozenset({"spark.storage", "spark.storage_absent", "spark.storage_other"})
 DISK_CODES = frozenset({"state.disk_full", "state.io"})
 
 
@@ -106,6 +108,11 @@ def exit_code(error: TidemarkError | StorageError) -> int:
     if error.code in DISK_CODES:
         # Temporary, but an operator must see it: only they can free space.
         log.error("pipeline.disk", code=error.code, why=error.detail, hint=error.hint)
+        return signals.REFUSED
+    if error.code in AWAY_CODES:
+        # Views show why they wait, and health does.
+        what = str(error) if isinstance(error, StorageError) else error.described
+        log.error("pipeline.storage", code=error.code, why=what, hint=error.hint)
         return signals.REFUSED
     if getattr(error, "is_temporary", False):
         log.warning("pipeline.interrupted", code=error.code, why=str(error))

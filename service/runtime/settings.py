@@ -178,6 +178,7 @@ class Settings(BaseModel):
     query_queue: int = Field(200, ge=0)
     query_wait_s: float = Field(60.0, gt=0)
     _group: str = PrivateAttr(DEFAULT_GROUP)
+    _home: Path | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _no_token_has_all_workers(self) -> Settings:
@@ -271,7 +272,7 @@ class Settings(BaseModel):
         if group == DEFAULT_GROUP:
             return self
         found = self.model_copy(update={"state": self.state / GROUPS / group})
-        found._group = group
+        found._group, found._home = group, self.state
         return found
 
     def beside(self, group: str) -> Settings:
@@ -279,7 +280,7 @@ class Settings(BaseModel):
         service = self
         if self.group != DEFAULT_GROUP:
             service = self.model_copy(update={"state": self.home})
-            service._group = DEFAULT_GROUP
+            service._group, service._home = DEFAULT_GROUP, None
         return service.for_group(group)
 
     @property
@@ -290,7 +291,7 @@ class Settings(BaseModel):
     @property
     def home(self) -> Path:
         """Return the service's own directory, which contains those of all groups."""
-        return self.state if self.group == DEFAULT_GROUP else self.state.parents[1]
+        return self.state if self._home is None else self._home
 
     @property
     def sink_key(self) -> str:

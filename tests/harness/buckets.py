@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from connectors.objects.shared_storage import NameTakenError
+from connectors.objects.shared_storage import NameTakenError, pieces_of
 from connectors.shuffle_storage import FolderExchange
 from connectors.spark.frame import Row
 from connectors.spark.maintained.bases import cut_files
@@ -77,9 +77,9 @@ class MemoryStorage:
         found = self.files.content.setdefault(name, content)
         assert found == content, f"{name} is written twice"
 
-    def send(self, path: Path, name: str) -> None:
-        """Write a local file."""
-        self.put(name, path.read_bytes())
+    def send(self, source: Path | Iterable[bytes], name: str) -> None:
+        """Write a local file, or pieces."""
+        self.put(name, b"".join(pieces_of(source)))
 
     def get(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return a part of a file."""
@@ -87,9 +87,9 @@ class MemoryStorage:
             raise FileNotFoundError(name)
         return self.files.content[name][start:stop]
 
-    def download(self, name: str, path: Path) -> None:
-        """Copy a file."""
-        path.write_bytes(self.get(name))
+    def read(self, name: str) -> Iterator[bytes]:
+        """Yield a file."""
+        yield self.get(name)
 
     def names(self, folder: str) -> list[str]:
         """Return names, without those that a stale listing has not yet."""
@@ -127,6 +127,10 @@ class TableSink:
         self.rows: Counter = Counter()
         self.errors: Counter = Counter()
         self.applied = 0
+
+    def commit(self) -> str:
+        """See EpochSink."""
+        return ""
 
     def progress(self) -> int:
         """See EpochSink."""

@@ -42,6 +42,7 @@ SETTINGS = {
 # Stands for the row's key; equality deletes name it.
 KEY_COLUMN = "_tidemark_key"
 VIEW, EPOCH, FAILED = "tidemark.view", "tidemark.epoch", "tidemark.failed-rows"
+COMMIT = "tidemark.commit"
 # About so many rows make a file.
 FILE_ROWS = 1_000_000
 _FIELD_ID = "parquet.field.id"
@@ -79,6 +80,10 @@ class IcebergSink:
             found = self._table.properties()
             self.failed_rows = int(found.get(FAILED) or 0)
             return int(found.get(EPOCH) or 0)
+
+    def commit(self) -> str:
+        """See EpochSink; as of the last `progress`."""
+        return str(self._table.properties().get(COMMIT) or "")
 
     def apply(self, epoch: CommittedEpoch) -> None:
         """See EpochSink. SinkError batch.conflict; TemporaryError batch.lake."""
@@ -162,7 +167,8 @@ class IcebergSink:
             change = change.conflictDetectionFilter(always).validateNoConflictingDataFiles()
             change.validateNoConflictingDeleteFiles().set(EPOCH, str(epoch.epoch)).commit()
         properties = transaction.updateProperties()
-        properties.set(EPOCH, str(epoch.epoch)).set(FAILED, str(failed)).commit()
+        properties.set(EPOCH, str(epoch.epoch)).set(COMMIT, epoch.commit)
+        properties.set(FAILED, str(failed)).commit()
         transaction.commitTransaction()
         self.failed_rows = failed
 

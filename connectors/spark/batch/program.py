@@ -17,6 +17,8 @@ from tempfile import TemporaryDirectory
 
 from connectors import netguard, secrets
 from connectors.feed_source import BoundedSource
+from connectors.objects.sealed_storage import SealedStorage, derived_key
+from connectors.objects.shared_storage import SharedStorage
 from connectors.postgres.analysis.analyzer import PostgresAnalyzer
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.spark.batch.iceberg_sink import PACKAGE, SETTINGS, IcebergSink
@@ -38,6 +40,8 @@ from dataflow.errors import TidemarkError, internal_error
 _PACKAGES = "spark.jars.packages"
 # What a scheduler may run again without a person, as in BSD's sysexits.h.
 TEMPORARY, FAILED = 75, 1
+# Of a key that nobody guesses.
+LEAST_CHARACTERS = 32
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -112,8 +116,25 @@ def _run_view(
 ) -> Summary:
     target = settings.views[view.name].sink
     sink = IcebergSink(session.get(), settings.catalogs[target.catalog], target.table, view)
-    storage = storage_below(settings.storage, f"{view.name}/{view.identity}")
+    storage = _storage(settings, f"{view.name}/{view.identity}")
     return started.run(storage, scheduler, sink, settings.spark.buckets)
+
+
+def _storage(settings: Settings, folder: str) -> SharedStorage:
+    """Return the storage of a view. TidemarkError batch.key, secret.*, spark.storage_url."""
+    storage = storage_below(settings.storage, folder)
+    if settings.key is None:
+        return storage
+    key = secrets.resolve_setting(settings.key).strip()
+    secrets.remember(key)
+    if len(key) < LEAST_CHARACTERS:
+        raise TidemarkError(
+            "batch.key",
+            f"the key of the storage has {len(key)} characters",
+            detail=f"at least {LEAST_CHARACTERS} are required",
+            hint="create one with: openssl rand -hex 32",
+        )
+    return SealedStorage(storage, derived_key(key.encode(), folder))
 
 
 def _ends(views: Sequence[PlannedView], sources: dict[str, BoundedSource]) -> dict[str, object]:

@@ -72,12 +72,14 @@ class SparkSettings(_Strict):
 class Settings(_Strict):
     """All settings of a run.
 
-    storage: a folder or s3:// URL for the state of views. database: a DSN of PostgreSQL, which
+    storage: a folder or s3:// URL for the state of views. key: of the MACs of its files, or a
+    reference to it; none: the storage is trusted. database: a DSN of PostgreSQL, which
     plans queries and evaluates what has no kernel; none starts one for the run. catalogs: by name,
     the properties of an Iceberg catalog. epoch_rows: about how many changes are read at a time.
     """
 
     storage: Text
+    key: Annotated[str, StringConstraints(min_length=1)] | None = None
     database: str | None = None
     epoch_rows: Annotated[int, Field(ge=1, le=10_000_000)] = 200_000
     spark: SparkSettings = SparkSettings()

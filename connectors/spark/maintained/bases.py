@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from connectors.objects.shared_storage import SharedStorage
+from connectors.objects.shared_storage import SharedStorage, download
 from connectors.spark.maintained.files import Base, numbered
 from connectors.spark.maintained.layout import Layout
 from connectors.spark.stages import Spec, Stage, key_columns
@@ -68,7 +68,7 @@ def read_bases(
     files = []
     for arrangement, file, rows, pages, hashes in [f for base in bases for f in base.files]:
         path = folder / f"{len(files):04d}.sst"
-        storage.download(file, path)
+        download(storage, file, path)
         files.append(BulkFile(arrangement, str(path), 0, rows, pages, bytes.fromhex(hashes)))
     return bases[-1], files
 

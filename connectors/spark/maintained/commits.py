@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
+from typing import NamedTuple
 
 from connectors.objects.shared_storage import NameTakenError, SharedStorage
 from connectors.spark.maintained.files import (
     EpochInput,
     Manifest,
+    digest_of,
     input_name,
     number_of,
     numbered,
@@ -37,8 +39,27 @@ def lost(detail: str) -> TidemarkError:
         "spark.state_lost",
         "a file of the view's committed state is missing in the shared storage",
         detail=detail,
-        hint="rebuild the view, and check who else deletes files there",
+        hint="the view is built again; check who else deletes files there",
     )
+
+
+# Of a state that cannot be continued: the view is built again.
+LOST_CODES = frozenset({"spark.state_lost", "spark.damaged_file", "spark.unauthentic"})
+
+
+class FixedInput(NamedTuple):
+    """What an epoch reads, its payload, and the digest of the document."""
+
+    given: EpochInput
+    payload: bytes
+    digest: str
+
+
+class Committed(NamedTuple):
+    """A committed epoch, and the digest of its manifest."""
+
+    manifest: Manifest
+    digest: str
 
 
 class Commits:
@@ -60,45 +81,64 @@ class Commits:
             self.generation = newest
             return newest
 
-    def newest(self) -> Manifest | None:
-        """Return the newest manifest; None before the first epoch.
+    def newest(self) -> Committed | None:
+        """Return the newest epoch; None before the first.
 
         A listing that is behind is completed by asking for the next ones.
         """
         found = max(map(number_of, self._storage.names("manifest")), default=0)
-        manifest = self.read(found) if found > 0 else None
+        newest = self.read(found) if found > 0 else None
         while (later := self.read(found + 1)) is not None:
-            found, manifest = found + 1, later
-        return manifest
+            found, newest = found + 1, later
+        return newest
 
-    def read(self, epoch: int) -> Manifest | None:
-        """Return the manifest of an epoch; None if it is not committed."""
+    def require(self, epoch: int, digest: str) -> None:
+        """Require that an epoch was committed by this manifest, which may be deleted by now.
+
+        TidemarkError spark.state_lost.
+        """
+        found, after = self.read(epoch), self.read(epoch + 1)
+        known = {
+            "" if found is None else found.digest,
+            "" if after is None else after.manifest.before,
+        }
+        if known - {""} != {digest}:
+            raise lost(f"epoch {epoch}, as the sink shows it")
+
+    def read(self, epoch: int) -> Committed | None:
+        """Return an epoch; None if it is not committed."""
         try:
             content = self._storage.get(numbered("manifest", epoch))
         except FileNotFoundError:
             return None
-        return Manifest.decode(content)[0]
+        return Committed(Manifest.decode(content)[0], digest_of(content))
 
-    def read_input(self, epoch: int, before: str) -> tuple[EpochInput, bytes] | None:
-        """Return what an epoch reads, if it is fixed, and its payload.
+    def read_input(self, before: Committed) -> FixedInput | None:
+        """Return what the epoch after another one reads, if it is fixed.
 
-        before: the batch of the epoch before it.
+        TidemarkError spark.state_lost: it was fixed after another one.
         """
+        name = input_name(before.manifest.epoch + 1, before.manifest.batch)
         try:
-            return EpochInput.decode(self._storage.get(input_name(epoch, before)))
+            content = self._storage.get(name)
         except FileNotFoundError:
             return None
+        given, payload = EpochInput.decode(content)
+        if given.before and given.before != before.digest:
+            raise lost(f"the epoch before that of {name}: it is another one now")
+        return FixedInput(given, payload, digest_of(content))
 
-    def fix_input(self, given: EpochInput, payload: bytes, before: str) -> tuple[EpochInput, bytes]:
+    def fix_input(self, given: EpochInput, payload: bytes, before: Committed) -> FixedInput:
         """Fix what an epoch reads; return what was fixed, perhaps by another driver."""
+        content = given.encode(payload)
         try:
-            self._storage.create(input_name(given.epoch, before), given.encode(payload))
+            self._storage.create(input_name(given.epoch, before.manifest.batch), content)
         except NameTakenError:
-            found = self.read_input(given.epoch, before)
+            found = self.read_input(before)
             if found is None:
                 raise
             return found
-        return given, payload
+        return FixedInput(given, payload, digest_of(content))
 
     def abandon(self, given: EpochInput, before: str) -> None:
         """Let another input take the number of an epoch that has failed, unless it is committed.
@@ -109,21 +149,22 @@ class Commits:
         if self.read(given.epoch) is None:
             self._storage.delete(input_name(given.epoch, before))
 
-    def commit(self, manifest: Manifest) -> Manifest:
+    def commit(self, manifest: Manifest) -> Committed:
         """Commit an epoch; return what is committed, perhaps by an earlier driver.
 
         TidemarkError spark.fenced: a later driver has committed it.
         """
+        content = manifest.encode()
         try:
-            self._storage.create(numbered("manifest", manifest.epoch), manifest.encode())
+            self._storage.create(numbered("manifest", manifest.epoch), content)
         except NameTakenError:
             found = self.read(manifest.epoch)
             if found is None:
                 raise
-            if found.generation > self.generation:
-                raise fenced(self.generation, found.generation) from None
+            if found.manifest.generation > self.generation:
+                raise fenced(self.generation, found.manifest.generation) from None
             return found
-        return manifest
+        return Committed(manifest, digest_of(content))
 
     def unneeded(self, newest: Manifest, keys: Collection[str], shown: int) -> list[str]:
         """Return the files that nothing needs once no task or driver of before runs any more.
@@ -158,9 +199,10 @@ class Commits:
 
 
 def base_epoch(name: str) -> int:
-    """Return the epoch of a base, by the name of one of its files.
+    """Return the epoch of a base, by the name of one of its files; -1 of what is none.
 
-    >>> base_epoch("base/0-3/000000000012-ab/base")
-    12
+    >>> base_epoch("base/0-3/000000000012-ab/base"), base_epoch("base/other")
+    (12, -1)
     """
-    return int(name.split("/")[-2].split("-")[0])
+    digits = name.split("/")[-2].split("-")[0]
+    return int(digits) if digits.isdigit() else -1

@@ -28,7 +28,15 @@ from connectors.source import SourceBatch, StoredInput
 from connectors.spark.frame import Row
 from connectors.spark.maintained.bases import cut_files, one_state, stored_bytes, write_base
 from connectors.spark.maintained.bucket_state import ROWS, Version
-from connectors.spark.maintained.commits import Commits, base_epoch, fenced, lost
+from connectors.spark.maintained.commits import (
+    LOST_CODES,
+    Commits,
+    Committed,
+    FixedInput,
+    base_epoch,
+    fenced,
+    lost,
+)
 from connectors.spark.maintained.files import (
     Base,
     EpochInput,
@@ -114,6 +122,10 @@ class EpochSink(Protocol):
         """Return the newest epoch that it shows."""
         ...
 
+    def commit(self) -> str:
+        """Return the digest of the manifest of that epoch; "" where it is not recorded."""
+        ...
+
     def apply(self, epoch: CommittedEpoch) -> None:
         """Show an epoch, in one transaction with the progress; nothing if it already does."""
         ...
@@ -159,6 +171,8 @@ class Driver:
         self._clock = clock
         self._commits = Commits(storage)
         self._newest = Manifest(0, "", 0, buckets, {}, input=False)
+        # The digest of its manifest.
+        self._digest = ""
         self._shown = 0
         self._unneeded: dict[str, float] = {}
         self._layouts: dict[tuple[int, Spread], Layout] = {}
@@ -171,6 +185,11 @@ class Driver:
     def epoch(self) -> int:
         """The newest committed epoch; 0 before the first."""
         return self._newest.epoch
+
+    @property
+    def commit(self) -> str:
+        """The digest of its manifest; "" before the first."""
+        return self._digest
 
     @property
     def positions(self) -> Mapping[str, Any]:
@@ -204,20 +223,22 @@ class Driver:
     def start(self) -> None:
         """Take over the view: show what the sink lacks, and finish the epoch in progress.
 
-        Read the sources from `positions` then. TidemarkError spark.state_lost, spark.fenced.
+        Read the sources from `positions` then. TidemarkError of LOST_CODES, spark.fenced.
         """
         self._commits.take_generation()
         found = self._commits.newest()
         if found is not None:
-            self._newest = found
+            self._newest, self._digest = found
         self._shown = self._sink.progress()
+        if self._shown and (commit := self._sink.commit()):
+            self._commits.require(self._shown, commit)
         for epoch in range(self._shown + 1, self.epoch + 1):
-            manifest = self._commits.read(epoch)
-            if manifest is None:
+            committed = self._commits.read(epoch)
+            if committed is None:
                 raise lost(f"epoch {epoch}, which the sink does not show")
-            self._show(manifest)
-        while (given := self._commits.read_input(self.epoch + 1, self._newest.batch)) is not None:
-            self._run(*given)
+            self._show(committed)
+        while (given := self._commits.read_input(self._committed)) is not None:
+            self._run(given)
         if self._shown > self.epoch:
             raise lost(f"epoch {self.epoch + 1}, which the sink shows")
 
@@ -231,8 +252,7 @@ class Driver:
         # What tasks have read is for the next epoch and no other: `read` has moved state before it.
         if batch.stored is None and not self._rebalance():
             return self.positions
-        given, payload = self._fixed(batch)
-        self._run(given, payload)
+        self._run(self._fixed(batch))
         return self.positions
 
     def _rebalance(self) -> bool:
@@ -251,7 +271,11 @@ class Driver:
 
     # --- an epoch --------------------------------------------------------------------------------
 
-    def _fixed(self, batch: Batch) -> tuple[EpochInput, bytes]:
+    @property
+    def _committed(self) -> Committed:
+        return Committed(self._newest, self._digest)
+
+    def _fixed(self, batch: Batch) -> FixedInput:
         payload, ranges = pack_sections(self._cut(self.layout, batch))
         epoch, number, name = self.epoch + 1, uuid.uuid4().hex, ""
         stored = batch.stored or StoredInput(epoch, self.buckets, ())
@@ -271,8 +295,9 @@ class Driver:
             is_first=self.epoch == 0,
             parts=stored.parts,
             spread=self.spread,
+            before=self._digest,
         )
-        return self._commits.fix_input(given, payload, self._newest.batch)
+        return self._commits.fix_input(given, payload, self._committed)
 
     def read(self, planner: RangePlanner, max_rows: int) -> SourceBatch | None:
         """Let tasks read what comes next of a source; return it as a batch, None if nothing does.
@@ -322,7 +347,7 @@ class Driver:
             job.layout.slot_of(stage, bucket): encode_delta(keys.take(at))
             for bucket, at in partition_positions(keys.columns, len(keys), self.buckets)
         }
-        rows = self._scheduler.run(LookupWork(job, slots))
+        rows = without_failures(self._scheduler.run(LookupWork(job, slots)))
         empty = Delta.empty(kinds_of(table.fields))
         return Delta.concat([empty, *(decode_delta(bytearray(page)) for _, _, page in rows)])
 
@@ -335,7 +360,7 @@ class Driver:
         (n,) = {len(values) for values in thresholds.values()}
         ones = np.ones(n, np.int64)
         pages = {node: encode_delta(Delta((v,), ones)) for node, v in thresholds.items()}
-        rows = self._scheduler.run(DueWork(self._job(), pages))
+        rows = without_failures(self._scheduler.run(DueWork(self._job(), pages)))
         return min([n, *(orjson.loads(page) for _, _, page in rows)])
 
     def _layout(self, buckets: int, spread: Spread) -> Layout:
@@ -349,25 +374,35 @@ class Driver:
     def _job(self) -> Job:
         at = Version(self._newest.epoch, self._newest.batch)
         groups = max(1, min(self._scheduler.tasks, self.buckets))
-        generation = self._commits.generation
-        return Job(self._content, self._storage, self.buckets, groups, generation, at, self.spread)
+        return Job(
+            self._content,
+            self._storage,
+            self.buckets,
+            groups,
+            self._commits.generation,
+            at,
+            self.spread,
+            self._digest,
+        )
 
-    def _run(self, given: EpochInput, payload: bytes) -> None:
+    def _run(self, fixed: FixedInput) -> None:
         """Compute, commit and show an epoch whose input is fixed."""
         failpoint("spark.epoch.fixed")
+        given = fixed.given
         if given.moved_to:
-            self._move(given)
+            self._move(fixed)
             return
         # Of a view without state the first epoch decides how many there are.
         self._newest = replace(self._newest, buckets=given.buckets, spread=given.spread)
         limit = self._limits.output_bytes
-        work = EpochWork(self._job(), given, payload, self._to_rewrite(), limit)
+        work = EpochWork(self._job(), given, fixed.payload, self._to_rewrite(), limit)
         rows = self._scheduler.run(work)
         failpoint("spark.epoch.computed")
         try:
             found = _Results(rows)
-        except TidemarkError:
-            self._commits.abandon(given, self._newest.batch)
+        except TidemarkError as error:
+            if error.code not in LOST_CODES:
+                self._commits.abandon(given, self._newest.batch)
             raise
         self.figures = found.figures
         self._counts.add(found.counted)
@@ -377,13 +412,13 @@ class Driver:
             out = f"{numbered('out', given.epoch)}-{uuid.uuid4().hex}"
             self._storage.put(out, pack(found.shown))
         failpoint("spark.epoch.stored")
-        manifest = self._manifest(given, found, out)
-        self._newest = self._commits.commit(manifest)
+        manifest = self._manifest(fixed, found, out)
+        self._newest, self._digest = self._commits.commit(manifest)
         failpoint("spark.epoch.committed")
-        self._show(self._newest, found.shown if self._newest is manifest else None)
+        self._show(self._committed, found.shown if self._newest is manifest else None)
 
-    def _manifest(self, given: EpochInput, found: _Results, out: str) -> Manifest:
-        before = self._newest
+    def _manifest(self, fixed: FixedInput, found: _Results, out: str) -> Manifest:
+        given, before = fixed.given, self._newest
         bases, base_bytes = dict(before.bases), dict(before.base_bytes)
         log_bytes = dict(before.log_bytes)
         for key, name, nbytes in found.written:
@@ -405,6 +440,8 @@ class Driver:
             base_bytes=base_bytes,
             log_bytes=log_bytes,
             spread=given.spread,
+            given=fixed.digest,
+            before=self._digest,
         )
 
     def _to_rewrite(self) -> frozenset[str]:
@@ -426,8 +463,9 @@ class Driver:
         old = sorted((key for key, epoch in since.items() if epoch < due), key=lambda k: since[k])
         return frozenset([*large[: limits.rewritten], *old[: limits.rewritten]])
 
-    def _show(self, manifest: Manifest, rows: Sequence[Row] | None = None) -> None:
+    def _show(self, committed: Committed, rows: Sequence[Row] | None = None) -> None:
         """Pass a committed epoch to the sink, unless it shows it; rows: what is in its file."""
+        manifest = committed.manifest
         if manifest.epoch <= self._shown:
             return
         if rows is None:
@@ -437,6 +475,7 @@ class Driver:
             CommittedEpoch(
                 **vars(first),
                 epoch=manifest.epoch,
+                commit=committed.digest,
                 positions=manifest.positions,
                 is_move=not manifest.input,
                 later=[functools.partial(self._stored_rows, name) for name in manifest.outs],
@@ -480,14 +519,16 @@ class Driver:
                 self.positions,
                 moved_to=buckets,
                 spread=spread,
+                before=self._digest,
             )
-            fixed, payload = self._commits.fix_input(given, b"", self._newest.batch)
-            self._run(fixed, payload)
-            if (fixed.moved_to, spread_of(fixed.spread)) == (buckets, spread):
+            fixed = self._commits.fix_input(given, b"", self._committed)
+            self._run(fixed)
+            if (fixed.given.moved_to, spread_of(fixed.given.spread)) == (buckets, spread):
                 return is_next
             is_next = False
 
-    def _move(self, given: EpochInput) -> None:
+    def _move(self, fixed: FixedInput) -> None:
+        given = fixed.given
         at, spread = Version(given.epoch, given.batch), spread_of(given.spread)
         levels = frozenset(range(len(self.layout.levels)))
         if given.moved_to == self.buckets and spread != self.spread:
@@ -495,7 +536,8 @@ class Driver:
             levels = self.layout.changed_levels(spread)
         work = ExportWork(self._job(), given.moved_to, spread, at, levels)
         found = _Results(self._scheduler.run(work))
-        self._commit_state(at, self._layout(given.moved_to, spread), *found.bases(), levels)
+        layout = self._layout(given.moved_to, spread)
+        self._commit_state(at, layout, *found.bases(), levels, given=fixed.digest)
 
     def start_moved(
         self, store: Store, positions: Mapping[str, Any], folder: Path, *, epoch: int
@@ -547,7 +589,7 @@ class Driver:
         self._commits.take_generation()
         found = self._commits.newest()
         if found is not None:
-            raise fenced(self._commits.generation, found.generation)
+            raise fenced(self._commits.generation, found.manifest.generation)
         self._shown = self._sink.progress()
 
     def _commit_state(
@@ -557,6 +599,8 @@ class Driver:
         bases: Mapping[str, Sequence[str]],
         nbytes: Mapping[str, int],
         levels: frozenset[int],
+        *,
+        given: str = "",
     ) -> None:
         """Commit that the state of some levels is these bases, in these buckets.
 
@@ -577,10 +621,12 @@ class Driver:
             base_bytes={**_outside(levels, before.base_bytes), **nbytes},
             log_bytes=_outside(levels, before.log_bytes),
             spread=layout.spread,
+            given=given,
+            before=self._digest,
         )
-        self._newest = self._commits.commit(manifest)
+        self._newest, self._digest = self._commits.commit(manifest)
         failpoint("spark.state.moved")
-        self._show(self._newest)
+        self._show(self._committed)
 
     def export(self, folder: Path) -> list[BulkFile]:
         """Return all state as files for one store's `ingest`, in the given empty local folder.
@@ -605,13 +651,19 @@ class Driver:
         return len(due)
 
 
+def without_failures(rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the rows of tasks. TidemarkError of a failed one."""
+    failures = [decode_error(page) for slot, _, page in rows if slot == FAILED]
+    if failures:
+        raise failures[0]
+    return rows
+
+
 class _Results:
     """The rows that an epoch's tasks have returned, by kind. TidemarkError of a failed one."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        failures = [decode_error(page) for slot, _, page in rows if slot == FAILED]
-        if failures:
-            raise failures[0]
+        without_failures(rows)
         self.shown = [row for row in rows if row[0] in SHOWN]
         self.outs = sorted(page.decode() for slot, _, page in rows if slot == STORED)
         logged = [orjson.loads(page) for slot, _, page in rows if slot == LOGGED]

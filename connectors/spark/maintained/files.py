@@ -11,6 +11,7 @@ from tasks; `manifest/E` the commit; `generation/N`.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -26,8 +27,8 @@ from dataflow.errors import TidemarkError
 _MAGIC = b"TMbk"
 # Since version 2 a log may have sums of rows; since 3 an input may be in several files, keys of
 # joins may be spread, and the version is part of the checksum; since 4 an output may be in several
-# files. Earlier versions are read as before.
-_VERSION = 4
+# files; since 5 documents name each other by digests. Earlier versions are read as before.
+_VERSION = 5
 _HEAD = struct.Struct("<4sH6sIQ")  # magic, version, kind, bytes of the facts, checksum
 _INDEX = np.dtype([("slot", "<i8"), ("tag", "<i4"), ("length", "<i8")])
 _COUNT = struct.Struct("<IQ")  # rows of a page file, checksum of its index
@@ -110,7 +111,8 @@ class EpochInput(_Document):
     ranges of it by bucket], of which the pages follow those of `data`. is_first: the view has no
     state before it. moved_to: so many buckets get the state, and nothing is read; 0 for an epoch
     that reads. spread: the keys of joins that are spread while it is stepped, as [stage, input,
-    hash]; of an epoch that moves state, after it.
+    hash]; of an epoch that moves state, after it. before: the digest of the manifest before it, ""
+    for the first epoch.
     """
 
     epoch: int
@@ -123,6 +125,7 @@ class EpochInput(_Document):
     moved_to: int = 0
     parts: Sequence[Sequence[Any]] = field(default_factory=list)
     spread: Sequence[Sequence[int]] = field(default_factory=list)
+    before: str = ""
 
     def stored(self, bucket: int) -> Iterator[tuple[str, int, int]]:
         """Yield (file, first byte, end) of the pages of a bucket that `parts` have."""
@@ -138,9 +141,10 @@ class Manifest(_Document):
 
     epoch, batch, positions: as in its input; the batch of an epoch that only moves state is its
     own. generation: of the driver that committed it. input: whether it has an input. logs: [level,
-    first bucket, end bucket, name]. answered: slots with a file of answers. out: the file for the
-    sink, "" for none; outs: further ones. bases: by "level-bucket", the bases that together are its
-    state. base_bytes, log_bytes: by the same, to decide when a base is rewritten. spread: as in its
+    first bucket, end bucket, name]. answered: slots with a file of answers, each with its digest,
+    but alone before version 5. given: the digest of its input. before: that of the manifest before
+    it. out: the file for the sink, "" for none; outs: further ones. bases: by "level-bucket", the
+    bases that together are its state. base_bytes, log_bytes: by the same, to decide when a base is rewritten. spread: as in its
     input, after the epoch.
     """
 
@@ -152,13 +156,20 @@ class Manifest(_Document):
     input: bool = True
     is_first: bool = False
     logs: Sequence[Sequence[Any]] = ()
-    answered: Sequence[int] = ()
+    answered: Sequence[Any] = ()
     out: str = ""
     outs: Sequence[str] = ()
     bases: Mapping[str, Sequence[str]] = field(default_factory=dict)
     base_bytes: Mapping[str, int] = field(default_factory=dict)
     log_bytes: Mapping[str, int] = field(default_factory=dict)
     spread: Sequence[Sequence[int]] = field(default_factory=list)
+    given: str = ""
+    before: str = ""
+
+    def answers(self) -> dict[int, str]:
+        """Return the digests of the files of answers by slot; "" where it is not known."""
+        pairs = (given if isinstance(given, list) else (given, "") for given in self.answered)
+        return dict(pairs)
 
 
 @dataclass(frozen=True)
@@ -173,6 +184,25 @@ class Base(_Document):
     batch: str
     files: Sequence[Sequence[Any]] = ()
     nbytes: int = 0
+
+
+def digest_of(content: bytes) -> str:
+    """Return what other documents name a file by."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def require_digest(content: bytes, expected: str, name: str) -> None:
+    """Require that a file is the one that another document names. TidemarkError spark.unauthentic.
+
+    expected: "" where an earlier version named none.
+    """
+    if expected and digest_of(content) != expected:
+        raise TidemarkError(
+            "spark.unauthentic",
+            f'"{name}" in the shared storage is not the file that the history names',
+            detail="an earlier file of this name was put in its place; nothing of it was used",
+            hint="the view is built again; check who else can write to this storage",
+        )
 
 
 def pack(rows: Iterable[Row]) -> bytes:
@@ -233,5 +263,5 @@ def damaged(what: str) -> TidemarkError:
         "spark.damaged_file",
         "a file of the view's shared storage is damaged",
         detail=what[:500],
-        hint="rebuild the view, and check the storage",
+        hint="the view is built again; check the storage",
     )

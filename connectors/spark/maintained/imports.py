@@ -19,7 +19,7 @@ from connectors.spark.maintained.bases import cut_rows, new_folder, write_base
 from connectors.spark.maintained.bucket_state import Version
 from connectors.spark.maintained.layout import COUNTED, WRITTEN, Layout
 from connectors.spark.maintained.skew import StateCounts
-from connectors.spark.maintained.tasks import BucketWork
+from connectors.spark.maintained.tasks import BucketWork, returning_errors
 from connectors.spark.stages import Spec
 from dataflow.errors import InvariantError
 from storage.bulk import read_file
@@ -58,6 +58,7 @@ class ImportWork(BucketWork):
     state: BackfilledState
     at: Version
 
+    @returning_errors
     def run(self, step: int, group: int, rows: Iterable[Row], folder: str) -> Iterable[Row]:
         """Write the files of a group, and count the rows of frequent keys."""
         layout = self.job.layout

@@ -38,11 +38,12 @@ class ShownRows:
 class CommittedEpoch(ShownRows):
     """A committed epoch as the sink gets it: its first rows.
 
-    later: each reads further ones, in the epoch in which they come only. is_move: it has only moved
-    state, and has the positions of the epoch before.
+    commit: the digest of its manifest. later: each reads further ones, in the epoch in which they
+    come only. is_move: it has only moved state, and has the positions of the epoch before.
     """
 
     epoch: int = 0
+    commit: str = ""
     positions: Mapping[str, Any] = field(default_factory=dict)
     is_move: bool = False
     later: Sequence[Callable[[], ShownRows]] = ()

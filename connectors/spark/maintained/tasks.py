@@ -9,6 +9,7 @@ nothing that is only in its process or on its disk.
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import pickle
 import shutil
@@ -16,11 +17,12 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -40,9 +42,11 @@ from connectors.spark.maintained.commits import base_epoch, lost
 from connectors.spark.maintained.files import (
     EpochInput,
     Manifest,
+    digest_of,
     input_name,
     numbered,
     pack,
+    require_digest,
     unpack_views,
 )
 from connectors.spark.maintained.layout import (
@@ -70,6 +74,7 @@ FILED_BYTES = 1 << 20
 _FILED = -1
 
 Pages = dict[int, dict[int, list[bytes]]]
+_Run = Callable[[Any, int, int, Iterable[Row], str], Iterable[Row]]
 
 
 @lru_cache(maxsize=4)
@@ -96,15 +101,17 @@ class Job:
     content: the pickled MaintainedView, which goes from the driver to the tasks and is in no file.
     previous: the committed version that every state is brought to. generation: of the driver.
     spread: the keys that are spread after that version, and while its next epoch is stepped.
+    commit: the digest of that version's manifest.
     """
 
-    content: bytes
+    content: bytes = field(repr=False)
     storage: SharedStorage
     buckets: int
     groups: int
     generation: int
     previous: Version
     spread: Spread = ()
+    commit: str = ""
 
     @property
     def layout(self) -> Layout:
@@ -237,7 +244,7 @@ def _dropped_if_failed(state: BucketState) -> Iterator[None]:
 
 
 def _bring_to(job: Job, state: BucketState, folder: str) -> None:
-    manifests = _Manifests(job.storage)
+    manifests = _Manifests(job)
     try:
         if not _can_catch_up(job, state, manifests):
             _restore(job, state, manifests, folder)
@@ -250,16 +257,22 @@ def _bring_to(job: Job, state: BucketState, folder: str) -> None:
 
 
 class _Manifests:
-    """Committed epochs by number, each read once."""
+    """Committed epochs by number, each read once: those of the history that the driver goes on."""
 
-    def __init__(self, storage: SharedStorage) -> None:
-        self._storage = storage
+    def __init__(self, job: Job) -> None:
+        self._storage = job.storage
+        self._newest = job.previous.epoch
         self._found: dict[int, Manifest] = {}
+        # Each manifest names the one before it.
+        self._digests = {self._newest: job.commit}
 
     def __getitem__(self, epoch: int) -> Manifest:
-        if epoch not in self._found:
-            content = self._storage.get(numbered("manifest", epoch))
-            self._found[epoch], _ = Manifest.decode(content)
+        for number in range(min(self._digests), epoch - 1, -1):
+            name = numbered("manifest", number)
+            content = self._storage.get(name)
+            require_digest(content, self._digests[number], name)
+            self._found[number], _ = Manifest.decode(content)
+            self._digests[number - 1] = self._found[number].before
         return self._found[epoch]
 
 
@@ -296,34 +309,47 @@ def _replay(job: Job, state: BucketState, manifest: Manifest) -> None:
     pages: Pages = {}
     if manifest.input:
         slots = {job.layout.slot_of(job.layout.cut.stages[n], state.bucket) for n in state.specs}
-        for name, start, stop in _inputs(job, state, manifest):
-            _sort(unpack_views(job.storage.get(name, start, stop), slots), pages)
+        for content in _inputs(job, state, manifest):
+            _sort(unpack_views(content, slots), pages)
         answers = {
-            slot: job.storage.get(_answers_name(manifest, slot))
-            for slot in slots.intersection(manifest.answered)
+            slot: _answers(job, manifest, slot, digest)
+            for slot, digest in manifest.answers().items()
+            if slot in slots
         }
         state.step(pages, is_first=manifest.is_first, answers=answers)
     state.commit(Version(manifest.epoch, manifest.batch), None)
 
 
-def _inputs(
-    job: Job, state: BucketState, manifest: Manifest
-) -> Iterator[tuple[str, int, int | None]]:
-    """Yield the files, and ranges of them, that a bucket was given in an epoch."""
+def _inputs(job: Job, state: BucketState, manifest: Manifest) -> Iterator[bytes]:
+    """Yield the page files that a bucket was given in an epoch."""
     if state.level == 0:
         name = input_name(manifest.epoch, state.version.batch)
         content = job.storage.get(name)
-        given, payload = EpochInput.decode(content)
-        found = given.ranges.get(str(state.bucket))
-        if found is not None:
-            start, stop = found
-            shift = 0 if given.data else len(content) - len(payload)
-            yield given.data or name, start + shift, stop + shift
-        yield from given.stored(state.bucket)
+        require_digest(content, manifest.given, name)
+        yield from _given(job.storage, *EpochInput.decode(content), state.bucket)
         return
     for level, first, end, name in manifest.logs:
         if level == state.level and first <= state.bucket < end:
-            yield name, 0, None
+            yield job.storage.get(name)
+
+
+def _given(
+    storage: SharedStorage, given: EpochInput, payload: bytes, bucket: int
+) -> Iterator[bytes]:
+    """Yield the page files of a bucket in an epoch's input."""
+    found = given.ranges.get(str(bucket))
+    if found is not None:
+        start, stop = found
+        yield storage.get(given.data, start, stop) if given.data else payload[start:stop]
+    for name, start, stop in given.stored(bucket):
+        yield storage.get(name, start, stop)
+
+
+def _answers(job: Job, manifest: Manifest, slot: int, digest: str) -> bytes:
+    name = _answers_name(manifest, slot)
+    content = job.storage.get(name)
+    require_digest(content, digest, name)
+    return content
 
 
 def _answers_name(at: Manifest | EpochInput, slot: int) -> str:
@@ -348,6 +374,28 @@ class Figures:
     seconds: float
     restored: int
     replayed: int
+
+
+def returning_errors(run: _Run) -> _Run:
+    """Have a task return its error as a row: it would fail again, and the driver gets the code.
+
+    Temporary errors and those of the local disk are raised: Spark runs the task again.
+    """
+
+    @functools.wraps(run)
+    def runs(work: Any, step: int, group: int, rows: Iterable[Row], folder: str) -> Iterable[Row]:
+        try:
+            return list(run(work, step, group, rows, folder))
+        except TidemarkError as error:
+            if error.is_temporary:
+                raise
+            return [(FAILED, step, encode_error(error))]
+        except FileNotFoundError as error:
+            if str(error.filename or "").startswith("/"):
+                raise
+            return [(FAILED, step, encode_error(lost(str(error)[:500])))]
+
+    return runs
 
 
 @dataclass(frozen=True)
@@ -394,25 +442,20 @@ class EpochWork(BucketWork):
         """See Work."""
         return self.job.group_of(slot, group)
 
+    @returning_errors
     def run(self, step: int, group: int, rows: Iterable[Row], folder: str) -> Iterable[Row]:
         """Step the buckets of a group in one level; pass on rows that are not for it."""
         started, restored, replayed = time.perf_counter(), STATES.restored, STATES.replayed
-        try:
-            found = self._stored(step, self._run(step, group, rows, folder))
-            figures = Figures(
-                step,
-                group,
-                f"{socket.gethostname()}:{os.getpid()}",
-                time.perf_counter() - started,
-                STATES.restored - restored,
-                STATES.replayed - replayed,
-            )
-            return [*found, (MEASURED, step, orjson.dumps(asdict(figures)))]
-        except TidemarkError as error:
-            if error.is_temporary:
-                raise
-            # It would fail again: the driver gets it with its code.
-            return [(FAILED, step, encode_error(error))]
+        found = self._stored(step, self._run(step, group, rows, folder))
+        figures = Figures(
+            step,
+            group,
+            f"{socket.gethostname()}:{os.getpid()}",
+            time.perf_counter() - started,
+            STATES.restored - restored,
+            STATES.replayed - replayed,
+        )
+        return [*found, (MEASURED, step, orjson.dumps(asdict(figures)))]
 
     def _run(self, level: int, group: int, rows: Iterable[Row], folder: str) -> list[Row]:
         layout = self.job.layout
@@ -479,15 +522,8 @@ class EpochWork(BucketWork):
                 yield found[0][0], _FILED, self._logged(level, group, found)
 
     def _input_of(self, bucket: int) -> Iterator[Row]:
-        found = self.input.ranges.get(str(bucket))
-        if found is not None:
-            start, stop = found
-            if self.input.data:
-                yield from unpack_views(self.job.storage.get(self.input.data, start, stop))
-            else:
-                yield from unpack_views(self.inline[start:stop])
-        for name, start, stop in self.input.stored(bucket):
-            yield from unpack_views(self.job.storage.get(name, start, stop))
+        for content in _given(self.job.storage, self.input, self.inline, bucket):
+            yield from unpack_views(content)
 
     def _logged(self, level: int, group: int, rows: Sequence[Row]) -> bytes:
         """Store what the tasks of a group are given by other stages; return where it is, and the
@@ -539,7 +575,9 @@ class EpochWork(BucketWork):
         if earlier:
             state.reopen()
             rows = state.step(pages, is_first=is_first, answers={**recorded, **earlier})
-        return [*rows, *((ANSWERED, 0, orjson.dumps(slot)) for slot in recorded)]
+        used = {**recorded, **earlier}.items()
+        named = [orjson.dumps([slot, digest_of(answers)]) for slot, answers in used]
+        return [*rows, *((ANSWERED, 0, page) for page in named)]
 
 
 def _rewritten(job: Job, key: str, state: BucketState, folder: str) -> Row:
@@ -560,6 +598,7 @@ class LookupWork(BucketWork):
 
     slots: Mapping[int, bytes]
 
+    @returning_errors
     def run(self, step: int, group: int, rows: Iterable[Row], folder: str) -> Iterable[Row]:
         """Return the rows of a group's buckets as pages."""
         for slot, page in self.slots.items():
@@ -579,6 +618,7 @@ class DueWork(BucketWork):
 
     thresholds: Mapping[int, bytes]
 
+    @returning_errors
     def run(self, step: int, group: int, rows: Iterable[Row], folder: str) -> Iterable[Row]:
         """Return the first candidate at which that happens, of each bucket that has such nodes."""
         layout = self.job.layout
@@ -606,6 +646,7 @@ class ExportWork(BucketWork):
     at: Version
     levels: frozenset[int]
 
+    @returning_errors
     def run(self, step: int, group: int, rows: Iterable[Row], folder: str) -> Iterable[Row]:
         """Write the bases of a group's buckets."""
         old, new = self.job.layout, _layout_of(self.job.content, self.buckets, self.spread)

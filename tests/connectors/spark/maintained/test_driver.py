@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from connectors.objects.sealed_storage import SealedStorage
 from connectors.spark.frame import Row
 from connectors.spark.maintained.driver import Driver, Limits
 from connectors.spark.maintained.files import number_of
@@ -45,7 +46,8 @@ class View:
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
         self.history = History(Random(SEED))
-        self.storage = MemoryStorage(f"driver-{name}")
+        self.plain = MemoryStorage(f"driver-{name}")
+        self.storage = SealedStorage(self.plain, b"the key of this view" * 2)
         self.sink = CheckedSink(self.history)
         self.view = self.history.view(f"driver-{name}")
         self.scheduler = Recording(str(folder / "one"))
@@ -149,11 +151,11 @@ def test_a_manifest_is_not_written_over_and_says_who_wrote_it(view: View) -> Non
     view.step(old)
     new = view.driver()
     view.step(new)
-    files = dict(view.storage.files.content)
+    files = dict(view.plain.files.content)
     with pytest.raises(TidemarkError, match=r"spark\.fenced"):
         view.step(old)
     name = view.storage.names("manifest")[-1]
-    assert view.storage.get(name) == files[name]
+    assert view.plain.get(name) == files[name]
     with pytest.raises(TidemarkError, match=r"spark\.fenced"):
         old.collect_garbage()
 

@@ -19,6 +19,7 @@ from connectors.objects.shared_storage import (
     NameTakenError,
     SharedStorage,
     check_conditions,
+    download,
 )
 from dataflow.errors import TemporaryError, TidemarkError
 from tests.harness.object_store import object_server, object_store
@@ -44,8 +45,13 @@ def test_files_are_whole_and_listed(storage: SharedStorage, tmp_path: Path) -> N
     assert storage.get("log/1/a") == b"0123456789"
     assert storage.get("log/1/a", 2, 5) == b"234"
     assert storage.get("log/1/a", 8) == b"89"
-    storage.download("base/1/b", tmp_path / "copy")
+    download(storage, "base/1/b", tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == b"x" * 100_000
+    storage.send(iter([b"y" * 6_000_000, b"", b"z"]), "base/1/c")
+    assert b"".join(storage.read("base/1/c")) == b"y" * 6_000_000 + b"z"
+    with pytest.raises(FileNotFoundError):
+        download(storage, "base/1/d", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
     assert storage.names("log") == ["log/1/a"]
     assert storage.names("nothing") == []
     assert storage.names("") == sorted(storage.names(""))
