@@ -13,6 +13,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import obstore
 import pytest
@@ -45,7 +46,7 @@ CLUSTER = {
 
 
 @contextlib.contextmanager
-def settings_of(master: str, folder: Path) -> Iterator[dict[str, object]]:
+def settings_of(master: str, folder: Path) -> Iterator[dict[str, Any]]:
     shared = folder / "disk" / "shared"
     shared.parent.mkdir()
     if master == "local":

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from connectors import netguard
+from connectors.authenticated_shuffle import AuthenticatedExchange, new_key
 from connectors.objects.folder_storage import FolderStorage, SinkFolder
 from connectors.objects.open_folder import parts_of
 from connectors.objects.shared_storage import NameTakenError
+from connectors.shuffle_storage import Exchange, FolderExchange
 from dataflow.errors import TidemarkError
 
 CALLS = ("open", "mkdir", "link", "replace", "unlink", "rmdir", "stat", "scandir")
@@ -78,7 +80,8 @@ def test_nothing_outside_is_touched(
         guard = netguard.Guard(writable=(f"{tmp_path}/{number}/in",))
         monkeypatch.setattr(netguard, "_guard", guard)
         before = ground.outside_files()
-        found, has_more = _with_swap(OPERATIONS[operation], ground, swapped, number)
+        storage = SinkFolder(ground.root, "sink.unreachable")
+        found, has_more = _with_swap(OPERATIONS[operation], ground, swapped, number, storage)
         assert ground.outside_files() == before, f"at call {number}"
         assert found != THEIRS, f"at call {number}"
         number += 1
@@ -87,7 +90,7 @@ def test_nothing_outside_is_touched(
 
 
 def _with_swap(
-    operation: Callable[[FolderStorage, Ground], Any], ground: Ground, swapped: str, at: int
+    operation: Callable[[Any, Ground], Any], ground: Ground, swapped: str, at: int, storage: Any
 ) -> tuple[Any, bool]:
     """Run with a swap before call `at`; return what came of it, and whether it came to that."""
     calls = 0
@@ -106,7 +109,6 @@ def _with_swap(
         return call
 
     reals = {name: getattr(os, name) for name in CALLS}
-    storage = SinkFolder(ground.root, "sink.unreachable")
     with pytest.MonkeyPatch.context() as patched:
         for name, function in reals.items():
             patched.setattr(os, name, counted(function))
@@ -115,6 +117,74 @@ def _with_swap(
         except EXPECTED as error:
             found = error
     return found, calls > at
+
+
+def _drafted(exchange: Exchange, name: str) -> None:
+    with exchange.draft(name) as draft:
+        draft.write_bytes(b"x")
+
+
+EXCHANGE_OPERATIONS: dict[str, Callable[[Exchange, Ground], Any]] = {
+    "put": lambda e, g: e.put("data/a", b"x"),
+    "put deep": lambda e, g: e.put("data/x/y/z", b"x"),
+    "draft": lambda e, g: _drafted(e, "data/a"),
+    "send": lambda e, g: e.send(g.local, "data/b"),
+    "get": lambda e, g: e.get("data/a"),
+    "sizes": lambda e, g: e.sizes("data"),
+    "folders": lambda e, g: e.folders(),
+    "delete": lambda e, g: e.delete("data/a"),
+    "remove": lambda e, g: e.below("data").remove(),
+}
+
+
+@pytest.mark.parametrize("swapped", ["", "data"])
+@pytest.mark.parametrize("operation", EXCHANGE_OPERATIONS)
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["plain", "with MACs"])
+def test_nothing_outside_an_exchange_is_touched(
+    operation: str, swapped: str, is_sealed: bool, tmp_path: Path
+) -> None:
+    if is_sealed and operation == "get":
+        pytest.skip("no file of others has a MAC")
+    number, has_more = 0, True
+    while has_more:
+        ground = Ground(tmp_path / str(number))
+        exchange: Exchange = FolderExchange(ground.root.parent, (ground.root.name,))
+        if is_sealed:
+            exchange = AuthenticatedExchange(exchange, new_key())
+        before = ground.outside_files()
+        run = EXCHANGE_OPERATIONS[operation]
+        found, has_more = _with_swap(run, ground, swapped, number, exchange)
+        assert ground.outside_files() == before, f"at call {number}"
+        assert found != THEIRS, f"at call {number}"
+        number += 1
+    assert number > 1 and not isinstance(found, Exception), found
+
+
+def test_a_draft_that_was_replaced_is_not_written_to(tmp_path: Path) -> None:
+    """By a link, or by another name of a file elsewhere."""
+    ground = Ground(tmp_path)
+    exchange = AuthenticatedExchange(FolderExchange(ground.root), new_key())
+    for replace in (os.symlink, os.link):
+        before = ground.outside_files()
+        with pytest.raises(EXPECTED), exchange.draft("data/a") as draft:
+            draft.write_bytes(b"x")
+            draft.unlink()
+            replace(ground.outside / "a", draft)
+        assert ground.outside_files() == before
+    assert exchange.exchange.get("data/a") == b"ours"
+
+
+def test_links_in_an_exchange_are_refused(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    exchange = FolderExchange(ground.root)
+    assert exchange.get("data/a") == b"ours"
+    ground.swap("data")
+    for operation in ("put", "get", "sizes", "delete", "send"):
+        with pytest.raises(TidemarkError, match=r"path\.forbidden"):
+            EXCHANGE_OPERATIONS[operation](exchange, ground)
+    for name in ("../outside/a", "data/../../outside/a", "/etc/hostname", "a/./b"):
+        with pytest.raises(TidemarkError, match=r"path\.forbidden"):
+            exchange.get(name)
 
 
 def test_a_folder_that_was_swapped_before_is_refused(

@@ -325,7 +325,12 @@ def test_an_epoch_that_was_given_up_is_not_stepped_again(folder: Path) -> None:
     given_up = (files / name).read_bytes()
     driver._storage.delete(name)
     driver.step(history.batch(1, 2))
-    made = Scene(view, files, sink, lambda d: [d.step(history.batch(n, n + 1)) for n in (2, 3)])
+
+    def follow(driver: Driver) -> None:
+        for number in (2, 3):
+            driver.step(history.batch(number, number + 1))
+
+    made = Scene(view, files, sink, follow)
     assert made.attacked(lambda files: None) is None
     found = made.attacked(lambda files: (files / name).write_bytes(given_up))
     assert found is not None

@@ -144,8 +144,8 @@ class Manifest(_Document):
     first bucket, end bucket, name]. answered: slots with a file of answers, each with its digest,
     but alone before version 5. given: the digest of its input. before: that of the manifest before
     it. out: the file for the sink, "" for none; outs: further ones. bases: by "level-bucket", the
-    bases that together are its state. base_bytes, log_bytes: by the same, to decide when a base is rewritten. spread: as in its
-    input, after the epoch.
+    bases that together are its state. base_bytes, log_bytes: by the same, to decide when a base is
+    rewritten. spread: as in its input, after the epoch.
     """
 
     epoch: int
@@ -168,8 +168,11 @@ class Manifest(_Document):
 
     def answers(self) -> dict[int, str]:
         """Return the digests of the files of answers by slot; "" where it is not known."""
-        pairs = (given if isinstance(given, list) else (given, "") for given in self.answered)
-        return dict(pairs)
+        found: dict[int, str] = {}
+        for given in self.answered:
+            slot, digest = given if isinstance(given, list | tuple) else (given, "")
+            found[slot] = digest
+        return found
 
 
 @dataclass(frozen=True)

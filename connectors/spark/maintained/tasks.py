@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import ParamSpec
 
 import orjson
 
@@ -74,7 +74,7 @@ FILED_BYTES = 1 << 20
 _FILED = -1
 
 Pages = dict[int, dict[int, list[bytes]]]
-_Run = Callable[[Any, int, int, Iterable[Row], str], Iterable[Row]]
+_P = ParamSpec("_P")
 
 
 @lru_cache(maxsize=4)
@@ -376,24 +376,24 @@ class Figures:
     replayed: int
 
 
-def returning_errors(run: _Run) -> _Run:
+def returning_errors(run: Callable[_P, Iterable[Row]]) -> Callable[_P, Iterable[Row]]:
     """Have a task return its error as a row: it would fail again, and the driver gets the code.
 
     Temporary errors and those of the local disk are raised: Spark runs the task again.
     """
 
     @functools.wraps(run)
-    def runs(work: Any, step: int, group: int, rows: Iterable[Row], folder: str) -> Iterable[Row]:
+    def runs(*given: _P.args, **named: _P.kwargs) -> Iterable[Row]:
         try:
-            return list(run(work, step, group, rows, folder))
+            return list(run(*given, **named))
         except TidemarkError as error:
             if error.is_temporary:
                 raise
-            return [(FAILED, step, encode_error(error))]
+            return [(FAILED, 0, encode_error(error))]
         except FileNotFoundError as error:
             if str(error.filename or "").startswith("/"):
                 raise
-            return [(FAILED, step, encode_error(lost(str(error)[:500])))]
+            return [(FAILED, 0, encode_error(lost(str(error)[:500])))]
 
     return runs
 
