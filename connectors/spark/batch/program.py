@@ -116,11 +116,11 @@ def _run_view(
 ) -> Summary:
     target = settings.views[view.name].sink
     sink = IcebergSink(session.get(), settings.catalogs[target.catalog], target.table, view)
-    storage = _storage(settings, f"{view.name}/{view.identity}")
+    storage = view_storage(settings, f"{view.name}/{view.identity}")
     return started.run(storage, scheduler, sink, settings.spark.buckets)
 
 
-def _storage(settings: Settings, folder: str) -> SharedStorage:
+def view_storage(settings: Settings, folder: str) -> SharedStorage:
     """Return the storage of a view. TidemarkError batch.key, secret.*, spark.storage_url."""
     storage = storage_below(settings.storage, folder)
     if settings.key is None:
