@@ -18,9 +18,10 @@ import numpy as np
 
 from bench.partial_sums import ORDERS, _changes, _NoSink
 from connectors.objects.folder_storage import FolderStorage
+from connectors.objects.marked_storage import open_marked
 from connectors.objects.sealed_storage import SealedStorage
 from connectors.objects.shared_storage import SharedStorage
-from connectors.objects.storage_mark import new_mark, open_marked
+from connectors.objects.storage_mark import new_mark
 from connectors.spark.maintained.driver import Batch, Driver
 from connectors.spark.maintained.layout import MaintainedView
 from connectors.spark.maintained.scheduler import InProcessScheduler

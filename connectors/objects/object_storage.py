@@ -5,9 +5,8 @@ Imported where a bucket is opened; see `shared_storage` for the contract.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
@@ -21,7 +20,6 @@ from obstore.store import S3Store
 
 from connectors.objects.folder_storage import FolderStorage
 from connectors.objects.shared_storage import COPY_BYTES, reached, require_own
-from connectors.objects.storage_mark import StorageMark, check_mark
 from connectors.shuffle_storage import S3, shown_url
 from dataflow.errors import TidemarkError
 
@@ -110,76 +108,6 @@ class BucketStorage(ObjectStorage):
     def opened(self) -> tuple[S3Store, str]:
         """See ObjectStorage."""
         return _opened(self.url)
-
-
-# A bucket cannot be unmounted, so its mark is read by calls that write once in so many seconds.
-CHECKED_S = 1.0
-# By URL of the root and mark, when this process has last found it.
-_checked: dict[tuple[str, str], float] = {}
-
-
-@dataclass(frozen=True)
-class MarkedBucket(BucketStorage):
-    """A prefix below a marked root; see `storage_mark`. root: its URL."""
-
-    root: str = field(kw_only=True)
-    mark: StorageMark = field(kw_only=True)
-
-    def create(self, name: str, content: bytes) -> None:
-        """See SharedStorage."""
-        self._require_recently()
-        super().create(name, content)
-
-    def put(self, name: str, content: bytes) -> None:
-        """See SharedStorage."""
-        self._require_recently()
-        super().put(name, content)
-
-    def send(self, source: Path | Iterable[bytes], name: str) -> None:
-        """See SharedStorage."""
-        self._require_recently()
-        super().send(source, name)
-
-    def get(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """See SharedStorage."""
-        with self._required_if_missing():
-            return super().get(name, start, stop)
-
-    def read(self, name: str) -> Iterator[bytes]:
-        """See SharedStorage."""
-        with self._required_if_missing():
-            yield from super().read(name)
-
-    def names(self, folder: str) -> list[str]:
-        """See SharedStorage."""
-        self._require_recently()
-        found = super().names(folder)
-        if not found:
-            self._require()
-        return found
-
-    def delete(self, name: str) -> None:
-        """See SharedStorage."""
-        self._require_recently()
-        super().delete(name)
-
-    @contextmanager
-    def _required_if_missing(self) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError:
-            self._require()
-            raise
-
-    def _require_recently(self) -> None:
-        now = time.monotonic()
-        if now - _checked.get((self.root, self.mark.id), -CHECKED_S) >= CHECKED_S:
-            self._require()
-
-    def _require(self) -> None:
-        """Require the mark, read now. As for `StorageMark.check`; TemporaryError."""
-        check_mark(self.root, self.mark)
-        _checked[self.root, self.mark.id] = time.monotonic()
 
 
 @lru_cache(maxsize=8)

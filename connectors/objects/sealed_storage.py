@@ -94,7 +94,7 @@ class SealedStorage:
     ) -> Iterator[bytes]:
         """Yield the content of blocks, of which the first has this number.
 
-        needed: after so many bytes the file may go on; None: it must end.
+        needed: after so many bytes the file may continue; None: it must end.
         """
         mac, is_ended, size = self._mac_of(name), False, 0
         for number, block in enumerate(_blocks(pieces, _SEALED_BYTES), start=first):

@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 from uuid import uuid4
 
 import orjson
 
-from connectors.objects.folder_storage import FolderStorage
-from connectors.objects.open_folder import open_nearest, open_unlinked, opened_below
+from connectors.objects.open_folder import open_unlinked
 from connectors.objects.open_storage import open_storage
-from connectors.objects.shared_storage import NameTakenError, SharedStorage
-from connectors.shuffle_storage import S3, shown_url, url_below
+from connectors.objects.shared_storage import NameTakenError
+from connectors.shuffle_storage import shown_url
 from dataflow.errors import TemporaryError, TidemarkError
 
 NAME = "storage.id"
@@ -53,7 +50,7 @@ class StorageMark:
                 f'the shared storage "{shown_url(where)}" is not there',
                 detail=f'its file "{NAME}" is missing: a disk that is not mounted, a folder that '
                 "was moved or replaced, or another bucket",
-                hint="bring it back: views go on by themselves. If it is gone, set "
+                hint="bring it back: views resume by themselves. If it is gone, set "
                 "TIDEMARK_SPARK_STORAGE to another folder or prefix: they are built again there",
             )
         facts = _parsed(content)
@@ -111,36 +108,6 @@ def new_mark(root: str, key: bytes) -> StorageMark:
             raise
         return found
     return StorageMark(number)
-
-
-def open_marked(root: str, mark: StorageMark, folder: str) -> SharedStorage:
-    """Return the storage of a folder below a marked root; "" is the root itself.
-
-    Its calls raise as `StorageMark.check`, beside what those of SharedStorage raise.
-    """
-    if not root.startswith(S3):
-        return MarkedFolder(Path(root), mark=mark, below=tuple(folder.split("/") if folder else ()))
-    from connectors.objects.object_storage import MarkedBucket
-
-    return MarkedBucket(url_below(root, folder) if folder else root, root=root, mark=mark)
-
-
-@dataclass(frozen=True)
-class MarkedFolder(FolderStorage):
-    """A folder below a marked one. path: of the marked one. below: from there."""
-
-    mark: StorageMark = field(kw_only=True)
-    below: tuple[str, ...] = ()
-
-    @contextmanager
-    def _opened(self, parts: Sequence[str], *, makes: bool = False) -> Iterator[int]:
-        nearest, missing = open_nearest(self.path)
-        try:
-            self.mark.check_folder(None if missing else nearest, str(self.path))
-            with opened_below(nearest, [*self.below, *parts], makes=makes) as opened:
-                yield opened
-        finally:
-            os.close(nearest)
 
 
 def _content_in(folder: int) -> bytes | None:

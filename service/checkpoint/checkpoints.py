@@ -19,7 +19,6 @@ from connectors.feed_source import FeedPositions
 from connectors.postgres.source import PostgresSource
 from dataflow.errors import TidemarkError
 from service.checkpoint import checkpoint_repository
-from service.checkpoint.checkpoint_key import service_key
 from service.checkpoint.checkpoint_repository import (
     CheckpointRepository,
     Manifest,
@@ -31,6 +30,7 @@ from service.engine.positions import PROGRESS
 from service.runtime import release
 from service.runtime.log import log
 from service.runtime.runtime import RUNTIME, Runtime
+from service.runtime.service_key import service_key
 from service.runtime.settings import Settings
 from storage.failpoints import failpoint
 from storage.rocks import named_value

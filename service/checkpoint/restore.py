@@ -20,8 +20,6 @@ from connectors.postgres.source import PostgresSource
 from connectors.shuffle_storage import force_names
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import SourceError, TidemarkError
-from service.checkpoint.checkpoint_key import FILE as KEY_FILE
-from service.checkpoint.checkpoint_key import write_key
 from service.checkpoint.checkpoint_repository import (
     CheckpointRepository,
     Manifest,
@@ -32,6 +30,8 @@ from service.engine import state_version
 from service.engine.positions import PROGRESS
 from service.runtime import release
 from service.runtime.private_files import replace_file
+from service.runtime.service_key import FILE as KEY_FILE
+from service.runtime.service_key import write_key
 from service.runtime.settings import DEFAULT_GROUP, Settings
 from storage.errors import StorageError
 from storage.rocks import named_value

@@ -121,7 +121,7 @@ def checkpoints(
 
 def _key_of(path: Path | None) -> bytes | None:
     """Return the key of a file or the environment. TidemarkError checkpoint.key, secret.missing."""
-    from service.checkpoint.checkpoint_key import configured_key, read_key
+    from service.runtime.service_key import configured_key, read_key
 
     setting = os.environ.get(f"{PREFIX}CHECKPOINT_KEY", "")
     if path is None:

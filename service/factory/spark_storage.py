@@ -14,13 +14,13 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
+from connectors.objects.marked_storage import open_marked
 from connectors.objects.sealed_storage import SealedStorage, derived_key
 from connectors.objects.shared_storage import SharedStorage
 from connectors.objects.storage_mark import (
     StorageMark,
     check_mark,
     new_mark,
-    open_marked,
     read_mark,
 )
 from connectors.shuffle_storage import (
@@ -32,8 +32,8 @@ from connectors.shuffle_storage import (
     url_below,
 )
 from connectors.spark.maintained.runtime import storage_below
-from service.checkpoint.checkpoint_key import service_key
 from service.runtime.log import log
+from service.runtime.service_key import service_key
 from service.runtime.settings import DEFAULT_GROUP, Settings
 
 FILE = "spark_storage.json"

@@ -15,7 +15,7 @@ import psycopg2
 import pytest
 
 from connectors.postgres.embedded.server import EmbeddedPostgres
-from service.checkpoint.checkpoint_key import FILE as KEY_FILE
+from service.runtime.service_key import FILE as KEY_FILE
 from storage.failpoints import REACHED
 from tests.connectors.postgres_source.reading import options_of
 from tests.harness.failpoints import arm

@@ -16,7 +16,7 @@ import pytest
 
 import tidemark
 from connectors.kafka.embedded import EmbeddedKafka
-from service.checkpoint.checkpoint_key import FILE as KEY_FILE
+from service.runtime.service_key import FILE as KEY_FILE
 from tests.end_to_end.test_on_spark import (
     SETTINGS,
     SPENT,

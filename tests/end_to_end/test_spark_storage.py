@@ -57,6 +57,13 @@ def settings_of(master: str, folder: Path) -> Iterator[dict[str, Any]]:
         yield {**SETTINGS, "spark": url, "spark_storage": shared, "spark_conf": conf}
 
 
+def change_for(seconds: float, shop: Database, draw: random.Random) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        change(shop, draw)
+        time.sleep(1)
+
+
 def await_waiting(service: RunningService, code: str) -> None:
     """The view and health say that it waits, and why."""
 
@@ -103,10 +110,7 @@ def test_a_folder_that_goes_away_and_comes_back(
         assert (service.state / FILE).exists()
         # While it is live and rows change: the folder is renamed, as by an unmount below it.
         shared.rename(aside)
-        until = time.monotonic() + AWAY_S
-        while time.monotonic() < until:
-            change(shop, draw)
-            time.sleep(1)
+        change_for(AWAY_S, shop, draw)
         await_waiting(service, "spark.storage_absent")
         assert not shared.exists(), "it was made again"
         aside.rename(shared)

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from dataflow.errors import TidemarkError
-from service.checkpoint.checkpoint_key import FILE, configured_key, read_key, service_key
 from service.checkpoint.checkpoint_repository import manifest_name
 from service.runtime.checked_json import as_written, checked
+from service.runtime.service_key import FILE, configured_key, read_key, service_key
 from service.runtime.settings import Settings
 from storage.errors import StorageError
 from tests.harness.tiers import is_fast

@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 
 from dataflow.errors import TidemarkError
-from service.checkpoint.checkpoint_key import FILE as KEY_FILE
-from service.checkpoint.checkpoint_key import read_key
 from service.checkpoint.checkpoint_repository import Manifest, groups_in, open_repository
 from service.checkpoint.checkpoints import Checkpoints
 from service.checkpoint.restore import Desired, restore
+from service.runtime.service_key import FILE as KEY_FILE
+from service.runtime.service_key import read_key
 from service.runtime.settings import Settings
 from tests.harness import figures
 from tests.harness.object_store import object_store

@@ -29,14 +29,14 @@ from connectors.source import MAIN_SOURCE, SourceBatch
 from dataflow.changes import Changes
 from dataflow.delta import Column
 from dataflow.schema import Relation
-from service.checkpoint.checkpoint_key import FILE as KEY_FILE
-from service.checkpoint.checkpoint_key import read_key
 from service.checkpoint.checkpoints import Checkpoints
 from service.checkpoint.restore import Desired, restore
 from service.engine import state_version
 from service.engine.encoding import version_1
 from service.engine.engine import Engine
 from service.engine.outbox import Outbox
+from service.runtime.service_key import FILE as KEY_FILE
+from service.runtime.service_key import read_key
 from service.runtime.settings import Settings
 from storage.errors import StorageError
 from storage.failpoints import VARIABLE

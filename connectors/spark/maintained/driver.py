@@ -50,22 +50,16 @@ from connectors.spark.maintained.growth import DEFAULT_GROWTH, Growth, GrowthLim
 from connectors.spark.maintained.imports import BackfilledState, ImportWork
 from connectors.spark.maintained.input_pages import LargeInput, pages_of_changes
 from connectors.spark.maintained.layout import (
-    ANSWERED,
-    COUNTED,
-    FAILED,
-    LOGGED,
-    MEASURED,
-    STORED,
-    WRITTEN,
     Layout,
     MaintainedView,
     Spread,
     spread_of,
 )
-from connectors.spark.maintained.output import SHOWN, CommittedEpoch, ShownRows, shown_rows
+from connectors.spark.maintained.output import CommittedEpoch, ShownRows, shown_rows
 from connectors.spark.maintained.reading import FEW_RECORDS, ReadWork, read_next
+from connectors.spark.maintained.results import Results, without_failures
 from connectors.spark.maintained.scheduler import Scheduler
-from connectors.spark.maintained.skew import HEAVY_ROWS, KeyCounts, KeyReport, count_state
+from connectors.spark.maintained.skew import HEAVY_ROWS, KeyCounts, count_state
 from connectors.spark.maintained.tasks import (
     DueWork,
     EpochWork,
@@ -74,7 +68,6 @@ from connectors.spark.maintained.tasks import (
     Job,
     LookupWork,
 )
-from connectors.spark.records import decode_error
 from dataflow.changes import Changes
 from dataflow.delta import Column, Delta
 from dataflow.errors import TemporaryError, TidemarkError
@@ -399,7 +392,7 @@ class Driver:
         rows = self._scheduler.run(work)
         failpoint("spark.epoch.computed")
         try:
-            found = _Results(rows)
+            found = Results(rows)
         except TidemarkError as error:
             if error.code not in LOST_CODES:
                 self._commits.abandon(given, self._newest.batch)
@@ -417,7 +410,7 @@ class Driver:
         failpoint("spark.epoch.committed")
         self._show(self._committed, found.shown if self._newest is manifest else None)
 
-    def _manifest(self, fixed: FixedInput, found: _Results, out: str) -> Manifest:
+    def _manifest(self, fixed: FixedInput, found: Results, out: str) -> Manifest:
         given, before = fixed.given, self._newest
         bases, base_bytes = dict(before.bases), dict(before.base_bytes)
         log_bytes = dict(before.log_bytes)
@@ -535,7 +528,7 @@ class Driver:
             # The rows of the other levels stay where they are.
             levels = self.layout.changed_levels(spread)
         work = ExportWork(self._job(), given.moved_to, spread, at, levels)
-        found = _Results(self._scheduler.run(work))
+        found = Results(self._scheduler.run(work))
         layout = self._layout(given.moved_to, spread)
         self._commit_state(at, layout, *found.bases(), levels, given=fixed.digest)
 
@@ -577,7 +570,7 @@ class Driver:
         plain = self._layout(self.buckets, ())
         buckets = self._growth.buckets(plain, state.level_bytes(plain), self._scheduler.tasks)
         self._newest = replace(self._newest, buckets=buckets, positions=positions)
-        found = _Results(self._scheduler.run(ImportWork(self._job(), state, at)))
+        found = Results(self._scheduler.run(ImportWork(self._job(), state, at)))
         # What they have counted spreads keys before the next epoch.
         self._counts.add(found.counted)
         self._commit_state(
@@ -649,41 +642,6 @@ class Driver:
             self._storage.delete(name)
             del self._unneeded[name]
         return len(due)
-
-
-def without_failures(rows: Sequence[Row]) -> Sequence[Row]:
-    """Return the rows of tasks. TidemarkError of a failed one."""
-    failures = [decode_error(page) for slot, _, page in rows if slot == FAILED]
-    if failures:
-        raise failures[0]
-    return rows
-
-
-class _Results:
-    """The rows that an epoch's tasks have returned, by kind. TidemarkError of a failed one."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        without_failures(rows)
-        self.shown = [row for row in rows if row[0] in SHOWN]
-        self.outs = sorted(page.decode() for slot, _, page in rows if slot == STORED)
-        logged = [orjson.loads(page) for slot, _, page in rows if slot == LOGGED]
-        self.logs = [entry for entry, _ in logged]
-        self.log_bytes = [pair for _, sizes in logged for pair in sizes.items()]
-        self.answered = [orjson.loads(page) for slot, _, page in rows if slot == ANSWERED]
-        measured = [orjson.loads(page) for slot, _, page in rows if slot == MEASURED]
-        self.figures = [Figures(**facts) for facts in measured]
-        counted = [orjson.loads(page) for slot, _, page in rows if slot == COUNTED]
-        self.counted = [KeyReport.from_facts(facts) for facts in counted]
-        self.written = [orjson.loads(page) for slot, _, page in rows if slot == WRITTEN]
-
-    def bases(self) -> tuple[dict[str, list[str]], dict[str, int]]:
-        """Return the bases of each bucket "level-bucket", and their bytes."""
-        names: dict[str, list[str]] = {}
-        nbytes: dict[str, int] = {}
-        for key, name, size in self.written:
-            names.setdefault(key, []).append(name)
-            nbytes[key] = nbytes.get(key, 0) + size
-        return names, nbytes
 
 
 def _late_read(epoch: int, buckets: int) -> TemporaryError:

@@ -257,7 +257,7 @@ def _bring_to(job: Job, state: BucketState, folder: str) -> None:
 
 
 class _Manifests:
-    """Committed epochs by number, each read once: those of the history that the driver goes on."""
+    """Committed epochs by number, each read once: those of the driver's history."""
 
     def __init__(self, job: Job) -> None:
         self._storage = job.storage

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from connectors.objects import object_storage
+from connectors.objects import marked_bucket
+from connectors.objects.marked_storage import open_marked
 from connectors.objects.open_storage import open_storage
 from connectors.objects.storage_mark import (
     NAME,
     StorageMark,
     new_mark,
-    open_marked,
     read_mark,
 )
 from connectors.shuffle_storage import FolderExchange
@@ -27,7 +27,7 @@ KEY, OTHER = b"k" * 32, b"o" * 32
 
 @pytest.fixture(params=["folder", "bucket"])
 def root(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr(object_storage, "CHECKED_S", 0.0)
+    monkeypatch.setattr(marked_bucket, "CHECKED_S", 0.0)
     if request.param == "folder":
         yield str(tmp_path / "shared" / "tidemark")
     else:

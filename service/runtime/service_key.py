@@ -1,9 +1,9 @@
-"""The key that authenticates a service's checkpoints.
+"""The key that authenticates a service's checkpoints and the storage of its views on Spark.
 
 The setting checkpoint_key contains it or refers to it. Otherwise it is the file `checkpoint.key` in
 the state directory, created when first needed and readable only by the service's user. Invariant:
-the key is never copied to the checkpoints' location. So whoever can write only there cannot make a
-checkpoint that is restored. All groups of a service share one key.
+the key is never copied to those locations. So whoever can write only there cannot make a checkpoint
+that is restored, or a file of a state that is read. All groups of a service share one key.
 """
 
 from __future__ import annotations
