@@ -1,4 +1,7 @@
-"""Shared storage below a marked root of a bucket, imported where one is opened."""
+"""Shared storage below a marked root of a bucket; imported where one is opened, as its client is.
+
+Invariant: a file counts as missing only while the root has its mark (`storage_mark`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Shared storage below a marked root, by its URL; see `storage_mark`."""
+"""Shared storage below a marked root, by its URL.
+
+Invariant: the mark is read from the very folder in which a call then works (`storage_mark`), so a
+folder that is replaced meanwhile is not written to.
+"""
 
 from __future__ import annotations
 
