@@ -105,7 +105,7 @@ def test_a_folder_that_goes_away_and_comes_back(
     ):
         service.create("spent", SPENT, wait_s=300, runtime="spark", backfill="local")
         change(shop, draw)
-        require_equal(service, shop, "spent", SPENT)
+        require_equal(service, shop, "spent", SPENT, within_s=300)
         assert (shared / "tidemark" / NAME).exists()
         assert (service.state / FILE).exists()
         # While it is live and rows change: the folder is renamed, as by an unmount below it.
@@ -168,7 +168,7 @@ def test_files_that_are_deleted_or_forged_are_built_again(
     ):
         service.create("spent", SPENT, wait_s=300, runtime="spark", backfill="local")
         change(shop, draw)
-        require_equal(service, shop, "spent", SPENT)
+        require_equal(service, shop, "spent", SPENT, within_s=300)
         # All files; what buckets are made from; and the commits are forged. The driver ends first,
         # and its executors with it: those that have the state would not notice.
         for number, pattern in enumerate(("**/*", "base/*/*/*", "manifest/*"), start=2):
@@ -186,14 +186,14 @@ def test_files_that_are_deleted_or_forged_are_built_again(
             shutil.rmtree(service.state / "groups" / group / "bucket-caches", ignore_errors=True)
             for _ in range(3):
                 change(shop, draw)
-            service.await_so(lambda number=number: builds(service) == number, within_s=240)
+            service.await_so(lambda number=number: builds(service) == number, within_s=300)
             await_equal(service, shop)
             service.await_so(lambda own=own: not list(filter(Path.is_file, own.rglob("*"))))
         lost = [e for e in service.events() if e["event"] == "buckets.lost"]
         assert {e["code"] for e in lost} <= {"spark.state_lost", "spark.unauthentic"}
         assert len(lost) == 3
         assert service.call("POST", "/views/spent/rebuild?wait_s=120").status_code in (200, 202)
-        service.await_so(lambda: builds(service) == 5, within_s=240)
+        service.await_so(lambda: builds(service) == 5, within_s=300)
         await_equal(service, shop)
         service.drop("spent")
         left = [p.name for p in shared.rglob("*") if p.is_file()]
@@ -212,7 +212,7 @@ def test_a_bucket_that_is_another_one(
         with RunningService(shop.dsn, tmp_path, **settings) as service:
             service.create("spent", SPENT, wait_s=300, runtime="spark", backfill="local")
             change(shop, draw)
-            require_equal(service, shop, "spent", SPENT)
+            require_equal(service, shop, "spent", SPENT, within_s=300)
             storage = BucketStorage(url)
             held = {name: storage.get(name) for name in storage.names("")}
             store, base = storage.opened()
