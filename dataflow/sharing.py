@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from dataflow.live_tables import LiveTable
 from dataflow.plan.explain import describe
-from dataflow.plan.nodes import Loop, Plan
 from dataflow.schema import RelationName
 from dataflow.shared import LiveNode, SharedDataflow
 from dataflow.sql.lower.lowering import Node, title_of
@@ -113,7 +112,7 @@ class DataflowFigures:
                 _Outline(
                     _id(node),
                     title_of(node.plan),
-                    _shown(node.plan),
+                    describe(node.plan),
                     tuple(filter(None, inputs)),
                     readers,
                     tuple(name for name, view in views.items() if view.root is node),
@@ -142,7 +141,7 @@ def planned_nodes(nodes: Iterable[Node]) -> list[dict[str, object]]:
         {
             "id": f"p{position}",
             "what": title_of(node.plan),
-            "detail": _shown(node.plan),
+            "detail": describe(node.plan),
             "inputs": [f"p{below}" for below in node.inputs],
         }
         for position, node in enumerate(nodes)
@@ -155,10 +154,6 @@ def _id(node: LiveNode) -> str:
 
 def _owner(name: str) -> str:
     return "/".join(name.split("/", 2)[:2])
-
-
-def _shown(plan: Plan) -> str:
-    return f"recursive {plan.name}" if isinstance(plan, Loop) else describe(plan)
 
 
 def _together(views: Iterable[RelationName]) -> tuple[RelationName, ...]:

@@ -6,7 +6,7 @@ parsed. A node with several readers is shown whole at the first of them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, assert_never
 
 from dataflow.expressions.ir import (
     ColumnRef,
@@ -30,6 +30,7 @@ from dataflow.plan.nodes import (
     Frame,
     Join,
     LateRows,
+    Loop,
     Plan,
     Project,
     RecursionRef,
@@ -59,11 +60,6 @@ from dataflow.plan.walk import shared_nodes
 from dataflow.plan.window_functions import is_native
 from dataflow.schema import Field
 
-_TITLES = {
-    Distinct: "distinct",
-    SingleRow: "single row",
-    Apply: "apply",
-}
 _INFIX = {"+", "-", "*", "/", "%", "^", "||", "=", "<>", "<", ">", "<=", ">=", "and", "or"}
 _INFIX |= {"like", "not like", "ilike", "not ilike", "is distinct from", "is not distinct from"}
 
@@ -216,7 +212,20 @@ def describe(plan: Plan) -> str:
         return _top_k(plan)
     if isinstance(plan, Shard):
         return f"number of {plan.count} shards"
-    return _TITLES[type(plan)]
+    return _describe_rest(plan)
+
+
+def _describe_rest(plan: Distinct | SingleRow | Apply | Loop) -> str:
+    """Return the text of a node that is said in a word; pyright refuses a kind without one."""
+    if isinstance(plan, Loop):
+        return f"recursive {plan.name}"
+    if isinstance(plan, Distinct):
+        return "distinct"
+    if isinstance(plan, SingleRow):
+        return "single row"
+    if isinstance(plan, Apply):
+        return "apply"
+    assert_never(plan)
 
 
 def _top_k(plan: TopK) -> str:

@@ -6,6 +6,7 @@ views continue.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,29 @@ def test_a_recursion_that_explodes_fails_alone(database: Database, tmp_path: Pat
         assert_equal(database, "walks", WALKS)
         service.wait("reach", flush_position(database))
         assert_equal(database, "reach", REACH)
+
+
+@pytest.mark.whole
+@pytest.mark.skipif(shutil.which("java") is None, reason="no Java here, Spark needs it")
+@pytest.mark.timeout(600)
+def test_a_recursion_on_spark(database: Database, tmp_path: Path) -> None:
+    """It is validated, created and maintained there, in one bucket, which the view says."""
+    database.execute(ROADS)
+    with RunningService(database.dsn, tmp_path, spark="local[2]", spark_buckets=2) as service:
+        asked = {"query": REACH, "options": {"runtime": "spark"}}
+        answer = service.call("POST", "/views/validate", asked)
+        assert answer.status_code == 200, answer.text
+        assert any("recursive reach" in text for text in answer.json()["warnings"])
+        service.create("reach", REACH, wait_s=180, runtime="spark", backfill="local")
+        nodes = service.call("GET", "/views/reach/dataflow").json()["nodes"]
+        assert any("recursive reach in one bucket" in n["detail"] for n in nodes)
+        for change in (
+            "INSERT INTO roads VALUES (7, 3, 5)",
+            "UPDATE roads SET b = 4 WHERE id = 1",
+            "DELETE FROM roads WHERE id = 3",
+            "INSERT INTO roads VALUES (8, 4, 1), (9, 4, 2)",
+        ):
+            database.execute(change)
+            service.wait("reach", flush_position(database), timeout_s=120)
+            assert_equal(database, "reach", REACH)
+        assert service.call("POST", "/views/reach/verify").json()["result"] == "equal"

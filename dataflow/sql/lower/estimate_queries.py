@@ -8,6 +8,7 @@ above it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import assert_never
 
 from dataflow.expressions.ir import (
     Call,
@@ -21,6 +22,7 @@ from dataflow.expressions.sql_text import with_arguments
 from dataflow.expressions.time_zones import ADD, INSTANT, SUBTRACT
 from dataflow.plan.nodes import (
     Aggregate,
+    Apply,
     AsOfJoin,
     Distinct,
     Filter,
@@ -28,13 +30,17 @@ from dataflow.plan.nodes import (
     Join,
     LateRows,
     Loop,
+    Plan,
     Project,
+    RecursionRef,
+    Recursive,
     Remember,
     Scan,
     SemiJoin,
     SetOperation,
     Shard,
     SingleRow,
+    TableFunction,
     ThresholdFilter,
     ThresholdFlag,
     TopK,
@@ -125,17 +131,29 @@ def _query(node: Node, inputs: Sequence[str], assumed_rows: AssumedRows) -> str 
         return " ".join(
             (f"(SELECT * FROM ({inputs[0]}) i)", word, f"(SELECT * FROM ({inputs[1]}) i)")
         )
-    before = len(plan.input.fields) if isinstance(plan, Window | Remember) else 0
-    if before:
-        cells = [f"i.c{n} AS c{n}" for n in range(before)]
-        cells += [
-            f"{_unknown(f, 'i.c0')} AS c{n}" for n, f in enumerate(plan.fields[before:], before)
-        ]
-        return f"SELECT {', '.join(cells)} FROM ({inputs[0]}) i"
-    known = 0 if isinstance(plan, Loop) else len(plan.input.fields)  # type: ignore[union-attr]
+    if isinstance(plan, Window | Remember):
+        return f"SELECT {_widened(plan, len(plan.input.fields), 'i.c0')} FROM ({inputs[0]}) i"
+    if isinstance(plan, TableFunction):
+        return _several(plan, len(plan.input.fields), inputs[0])
+    if isinstance(plan, Loop):
+        return _several(plan, 0, inputs[0])
+    if isinstance(plan, Apply | Recursive | RecursionRef):
+        # Lowering removes them; those of a Loop's body have no query.
+        return None
+    assert_never(plan)
+
+
+def _several(plan: TableFunction | Loop, known: int, query: str) -> str:
+    """Return several rows for each input row, with that many of its columns."""
+    cells = _widened(plan, known, "g")
+    return f"SELECT {cells} FROM ({query}) i, generate_series(1, {_ELEMENTS}) g"
+
+
+def _widened(plan: Plan, known: int, column: str) -> str:
+    """Return the input's columns, and unknown values for the node's others."""
     cells = [f"i.c{n} AS c{n}" for n in range(known)]
-    cells += [f"{_unknown(f, 'g')} AS c{n}" for n, f in enumerate(plan.fields[known:], known)]
-    return f"SELECT {', '.join(cells)} FROM ({inputs[0]}) i, generate_series(1, {_ELEMENTS}) g"
+    cells += [f"{_unknown(f, column)} AS c{n}" for n, f in enumerate(plan.fields[known:], known)]
+    return ", ".join(cells)
 
 
 def _scan(plan: Scan, assumed_rows: AssumedRows) -> str:

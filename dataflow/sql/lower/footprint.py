@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from dataflow.expressions.ir import Expression, InPostgres, children
 from dataflow.operators.windows.window_reach import is_followed
 from dataflow.plan.nodes import (
     Aggregate,
+    Apply,
     AsOfJoin,
     Distinct,
     Filter,
@@ -21,15 +23,20 @@ from dataflow.plan.nodes import (
     LateRows,
     Loop,
     Project,
+    RecursionRef,
+    Recursive,
     Remember,
     Scan,
     SemiJoin,
     SetOperation,
     Shard,
+    SingleRow,
     TableFunction,
     ThresholdFilter,
     TopK,
     UnionAll,
+    Values,
+    Watermark,
     Window,
 )
 from dataflow.plan.set_functions import series_of
@@ -37,6 +44,21 @@ from dataflow.schema import RelationName
 from dataflow.sql.lower.lowering import Node
 from dataflow.types import TypeKind
 
+# Nodes that store no rows, or few. Lowering removes the last three, but for bodies of loops.
+_FewRows = (
+    Scan
+    | Values
+    | Filter
+    | Project
+    | UnionAll
+    | Shard
+    | TableFunction
+    | Watermark
+    | LateRows
+    | Apply
+    | Recursive
+    | RecursionRef
+)
 # Bytes of a row in an arrangement beside its values: hashes of key and row, weight.
 ROW_BYTES = 12
 _SUM_BYTES = 8
@@ -122,6 +144,10 @@ def stored_by(nodes: Sequence[Node], sizes: Sequence[Size]) -> list[StoredRows]:
                 found.append(_kept(node, size))
         elif isinstance(plan, Remember | Loop):
             found.append(_kept(node, size))
+        elif isinstance(plan, SingleRow):
+            found.append(_kept(node, inputs[0]))
+        elif not isinstance(plan, _FewRows):
+            assert_never(plan)
     return found
 
 
