@@ -38,6 +38,7 @@ from service.engine.column_requirements import Read, widened
 from service.engine.definition import StateLayout, View, ViewDefinition
 from service.engine.encoding.registered import decode, encode
 from service.engine.epoch_buffer import EpochBuffer, named
+from service.engine.live_views import LiveViews
 from service.engine.outbox import Outbox
 from service.engine.positions import Positions
 from service.engine.range_reader import RangeReader
@@ -92,7 +93,7 @@ class Engine:
         self._few_rows = FEW_ROWS if few_rows is None else few_rows
         self._keeps_rows = keeps_rows
         self._batch_sizer = BatchSizer(epoch_bytes // BYTES_A_ROW)
-        self.views: dict[RelationName, ViewDefinition] = {}
+        self.views = LiveViews()
         self.dataflow = self._new_dataflow()
         self._figures = DataflowFigures(self.dataflow, store)
         self._refused: list[ViewError] = []
@@ -277,7 +278,7 @@ class Engine:
         readers = [d.reading(name, definition.relation) for d in self.readers_of(name)]
         moved = {d.identity: d for d in (definition, *readers)}
         unchanged = [d for d in self.views.values() if d.identity not in moved]
-        self.dataflow, self.views = self._new_dataflow(), {}
+        self.dataflow, self.views = self._new_dataflow(), LiveViews()
         self._figures = DataflowFigures(self.dataflow, self.store)
         unread: list[str] = []
         for location in layout.tables:
@@ -356,7 +357,10 @@ class Engine:
         return definition
 
     def due_search(self, source: str, candidates: np.ndarray) -> TickSearch:
-        """Return the search for the next tick of a clock; see `SharedDataflow.due_search`."""
+        """Return the search for the next tick of a clock; see `SharedDataflow.due_search`.
+
+        It holds as long as `views` has the same version.
+        """
         refresh = {name: d.plan.refresh_us for name, d in self.views.items()}
         return self.dataflow.due_search(source, candidates, refresh)
 

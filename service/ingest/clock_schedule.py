@@ -21,10 +21,10 @@ CANDIDATES = 4096
 
 @dataclass
 class _Planned:
-    """What was reported to a feed: of which search, in which epoch."""
+    """What was reported to a feed: by which search, over which views, in which epoch."""
 
     feed: ClockFeed
-    shape: int
+    version: int
     candidates: np.ndarray
     search: TickSearch
     epoch: int = -1
@@ -42,14 +42,14 @@ class ClockSchedule:
         if not isinstance(feed, ClockFeed):
             return
         engine, known = self._engine, self._planned.get(source)
-        shape = engine.dataflow.shape
-        is_new = known is None or known.feed is not feed or known.shape != shape
+        version = engine.views.version
+        is_new = known is None or known.feed is not feed or known.version != version
         # The second candidate was the earliest value that could come.
         is_set_back = known is not None and feed.may_come_before(int(known.candidates[1]))
         if known is None or is_new or is_set_back or feed.has_waited:
             candidates = feed.candidates(CANDIDATES)
             search = engine.due_search(source, candidates)
-            known = self._planned[source] = _Planned(feed, shape, candidates, search)
+            known = self._planned[source] = _Planned(feed, version, candidates, search)
         elif known.epoch == engine.epoch:
             return
         known.epoch = engine.epoch
