@@ -72,5 +72,12 @@ def _outcome(found: VerificationModel) -> Outcome:
                 "if nobody wrote to the history's table, please report this; to begin another"
                 " history, replace the view with the option none, then with the period again"
             )
-    error = TidemarkError("verify.different", what, detail="\n".join(shown), hint=hint)
+    code = "verify.different"
+    if found.clock is not None:
+        shown.append(f"clock: {found.clock.described}")
+        if not count:
+            code = "verify.clock_stands"
+            what = f'the clock of view "{found.view}" stands still: {found.clock.described}'
+            hint = "please report this; rebuild the view, or restart the service"
+    error = TidemarkError(code, what, detail="\n".join(shown), hint=hint)
     return failure_of(error, facts=facts)

@@ -3,6 +3,7 @@
 The sink is read in one snapshot, which has its position. The source is read in a slightly older
 snapshot, with the changes in between laid over it (connectors/postgres/snapshot/point_in_time.py).
 So nothing is stopped or slowed: neither the source's writers, nor the pipeline, nor the sink.
+A view of now() is compared at its clock; `clock_check` says whether that has stopped.
 Invariant: a reported difference is real, and "equal" has compared every row of view and answer.
 """
 
@@ -11,12 +12,11 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from connectors.clock.source import timestamp_of
 from connectors.postgres.catalog import verification_records
 from connectors.postgres.catalog.catalog import ViewRow
 from connectors.postgres.query.answer_comparison import Comparison, SortedRows, compare
@@ -34,14 +34,15 @@ from connectors.postgres.session.lsn import format_lsn
 from connectors.postgres.snapshot.point_in_time import PointInTimeRead
 from dataflow.errors import TemporaryError, TidemarkError
 from service.engine import output_fields
-from service.factory.planning import CLOCK, NO_HISTORY
+from service.factory.planning import NO_HISTORY
 from service.factory.service_factory import SOURCE, ServiceFactory
 from service.runtime.log import log
 from service.runtime.settings import Settings
 from service.runtime.view_names import parse_name
+from service.verify.clock_check import Clocks, StandingClock, clocks_of
 from service.verify.frozen_windows import retained_since
 from service.verify.promised_query import Promise, left_out, open_reasons, promise_of
-from service.verify.verify_models import HistoryModel, VerificationModel
+from service.verify.verify_models import ClockModel, HistoryModel, VerificationModel
 from service.views.groups import group_of
 from service.views.lifecycle import ViewState
 from service.views.requested_changes import table_of
@@ -133,6 +134,11 @@ class Verify:
                     raise
         reasons = open_reasons([r for r in rows if r.title in names])
         result = EQUAL if found.is_equal else (OPEN if reasons else DIFFERENT)
+        # A query with several answers may have another one at any moment.
+        behind = [] if reasons else facts["clock"]
+        facts["clock"] = next((ClockModel.of(c) for c in behind if not self._moves(row, c)), None)
+        if facts["clock"] is not None:
+            result = DIFFERENT
         past: HistoryFindings | None = facts["history"]
         if past is not None and not past.is_equal:
             # A query may have several answers, but a view has one past.
@@ -141,6 +147,8 @@ class Verify:
             counts = {k: v for k, v in asdict(found).items() if k != "examples"}
             if past is not None:
                 counts |= {f"history_{kind}": n for kind, n in past.counts.items()}
+            if facts["clock"] is not None:
+                counts["clock"] = facts["clock"].described
             log.error("verify.different", view=row.title, positions=positions, **counts)
         return VerificationModel(
             view=row.title,
@@ -174,32 +182,51 @@ class Verify:
                 resources.callback(snapshot.close)
             positions = self._reach(sink, snapshot)
             self._require_same(row, views, sink)
-            query, omitted = self._query(promise, sink, snapshot, positions)
+            if snapshot is not None:
+                snapshot.resolve(positions[SOURCE])
             facts = output_fields.from_json(row.fields or [])
             all_rows = own = sink.rows_of(table_of(row))
+            query_at, omitted = self._query(promise, sink, snapshot)
+            clocks = clocks_of(self._control.list_sources(), positions, views)
+            later = _later(query_at, clocks)
+            queries = [query_at(clocks), *later.values()]
             omissions: dict[str, Any] = {"left_out": omitted}
             if since := retained_since(row, sink.frozen_edges(promise.maintained())):
-                query, own = since.rows(query), since.rows(own)
+                queries, own = [since.rows(q) for q in queries], since.rows(own)
                 omissions["retained_since"] = since.text
             key = [[f.name for f in facts].index(k) for k in row.key or []]
-            expected, got = SortedRows(facts, key), SortedRows(facts, key)
-            resources.callback(expected.close)
-            resources.callback(got.close)
-            snapshot_id = snapshot.snapshot_id if snapshot else None
-            opened = open_sandboxed(
-                settings.source, promise.role, query, snapshot_id, promise.time_zone
-            )
-            source, query, cost = opened
-            with self._reading(Reader("source", source, limits.timeout_s)) as reader:
-                self._check_cost(row, cost, limits)
-                reader.fill(expected, query)
+            got, *answers = [SortedRows(facts, key) for _ in (own, *queries)]
+            for rows in (got, *answers):
+                resources.callback(rows.close)
+            for number, query in enumerate(queries):
+                opened = open_sandboxed(
+                    settings.source,
+                    promise.role,
+                    query,
+                    snapshot.snapshot_id if snapshot else None,
+                    promise.time_zone,
+                )
+                with self._reading(Reader("source", opened[0], limits.timeout_s)) as reader:
+                    self._check_cost(row, opened[2], limits)
+                    reader.fill(answers[number], opened[1])
             if snapshot:
                 snapshot.close()
             with self._reading(Reader("sink", sink.connection, limits.timeout_s)) as reader:
                 reader.fill(got, own)
                 omissions["history"] = self._past(row, sink, reader, all_rows, limit)
             shown = {s: _shown(p) for s, p in positions.items()}
-            return compare(expected, got, facts, key, limit), shown, omissions
+            omissions["clock"] = [
+                StandingClock(name, clocks.until_us[name], found)
+                for name, answer in zip(later, answers[1:], strict=True)
+                if not (found := compare(answers[0], answer, facts, key, 0)).is_equal
+            ]
+            return compare(answers[0], got, facts, key, limit), shown, omissions
+
+    def _moves(self, row: ViewRow, standing: StandingClock) -> bool:
+        """Wait for a clock that has to tick; return False if it does not."""
+        settings = self._settings.for_group(group_of(row))
+        with closing(VerifySession(settings.sink, settings.sink_key)) as sink:
+            return standing.moves(sink.take, lambda: self._is_closed)
 
     def _past(
         self, row: ViewRow, sink: VerifySession, reader: Reader, own: str, limit: int
@@ -234,12 +261,9 @@ class Verify:
         promise: Promise,
         sink: VerifySession,
         snapshot: PointInTimeRead | None,
-        positions: dict[str, Any],
-    ) -> tuple[str, int]:
-        """Return the query for PostgreSQL, the promise at the sink's position, and how many rows
-        it leaves out."""
-        if snapshot is not None:
-            snapshot.resolve(positions[SOURCE])
+    ) -> tuple[Callable[[Clocks], str], int]:
+        """Return the query for PostgreSQL by the clocks' values, the promise at the sink's
+        position, and how many rows it leaves out."""
         rows, sources = self._control.list_views(), self._control.list_sources()
         errors = sink.errors(promise.maintained())
         out = {}
@@ -247,14 +271,9 @@ class Verify:
             if found := errors.get(view.title):
                 below = promise.of(view.title)
                 out[view.title] = left_out(view, found, below, self._factory, (rows, sources))
-        times = {
-            source.name: f"(timestamptz 'epoch' + interval '{us} microseconds')"
-            for source in sources
-            if source.type == CLOCK
-            and (us := timestamp_of(positions.get(source.name) or {})) is not None
-        }
         omitted = sum(len(rows.rows) for found in out.values() for rows in found)
-        return promise.query(snapshot.overlays if snapshot else {}, out, times=times), omitted
+        overlays = snapshot.overlays if snapshot else {}
+        return lambda clocks: promise.query(overlays, out, times=clocks.texts()), omitted
 
     def _reach(self, sink: VerifySession, snapshot: PointInTimeRead | None) -> dict[str, Any]:
         """Take the sink's snapshot at or after the source's; return its positions."""
@@ -342,3 +361,10 @@ def _not_live(title: str) -> TidemarkError:
 
 def _shown(position: Any) -> str:
     return format_lsn(position) if isinstance(position, int) else json.dumps(position)
+
+
+def _later(query_at: Callable[[Clocks], str], clocks: Clocks) -> dict[str, str]:
+    """Return the query with each clock that is behind at its later value, if it depends on it."""
+    now = query_at(clocks)
+    found = {name: query_at(clocks.later(name)) for name in clocks.behind}
+    return {name: query for name, query in found.items() if query != now}

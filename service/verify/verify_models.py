@@ -5,9 +5,12 @@ What was left out of both answers is always said: rows, and windows that are fro
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from service.verify.clock_check import StandingClock
 
 
 class HistoryModel(BaseModel):
@@ -31,11 +34,43 @@ class HistoryModel(BaseModel):
         return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
 
 
+class ClockModel(BaseModel):
+    """A clock of a view of now() that stands still: PostgreSQL's answer has changed since."""
+
+    code: str = "verify.clock_stands"
+    source: str = Field(description="the source that is the clock")
+    due_by: str = Field(description="a moment by which the clock must have ticked")
+    missing: int = Field(description="rows of PostgreSQL's answer at that moment, not at the clock")
+    surplus: int = Field(description="rows of its answer at the clock, not at that moment")
+    different: int = Field(description="rows whose key is in both answers, with other values")
+
+    @classmethod
+    def of(cls, standing: StandingClock) -> ClockModel:
+        """Return the model."""
+        found = standing.found
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=standing.until_us)
+        return cls(
+            source=standing.source,
+            due_by=at.isoformat(),
+            missing=found.missing,
+            surplus=found.surplus,
+            different=found.different,
+        )
+
+    @property
+    def described(self) -> str:
+        """Return since when the clock must have ticked, and what would differ."""
+        counts = self.model_dump(include={"missing", "surplus", "different"})
+        rows = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+        return f"it had to tick by {self.due_by}: {rows}"
+
+
 class VerificationModel(BaseModel):
     """How a view compares with PostgreSQL's answer to its query, at the view's position.
 
     result: "equal"; "different"; or "open": rows differ, but PostgreSQL has several correct answers
-    to the query, for the given reasons. A history that is wrong makes it "different".
+    to the query, for the given reasons. A history that is wrong, and a clock that stands still,
+    make it "different".
     """
 
     model_config = ConfigDict(
@@ -82,6 +117,9 @@ class VerificationModel(BaseModel):
     )
     history: HistoryModel | None = Field(
         default=None, description="findings in the view's history; none without a history"
+    )
+    clock: ClockModel | None = Field(
+        default=None, description="the view's clock, if it stands still beyond its tick"
     )
     reasons: list[str] = Field(default=[], description="why PostgreSQL may return other rows")
     positions: dict[str, str] = Field(description="position of the comparison, by source")

@@ -124,7 +124,8 @@ class SortedRows:
         self._file.seek(0)
 
     def lines(self) -> Iterator[str]:
-        """Yield each row as a line without its end."""
+        """Yield each row as a line without its end, from the first one."""
+        self._file.seek(0)
         return (line[:-1].decode() for line in self._file)
 
     def sort_key(self, row: Row) -> tuple[tuple[bytes, bool], ...]:

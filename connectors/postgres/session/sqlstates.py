@@ -45,6 +45,7 @@ _STATES = {
     "sink.type_missing": errorcodes.UNDEFINED_OBJECT,
     "sink.dependents": errorcodes.DEPENDENT_OBJECTS_STILL_EXIST,
     "verify.different": errorcodes.DATA_CORRUPTED,
+    "verify.clock_stands": errorcodes.DATA_CORRUPTED,
     "verify.timeout": errorcodes.QUERY_CANCELED,
     "verify.not_in_database": errorcodes.FEATURE_NOT_SUPPORTED,
     "secret.missing": errorcodes.UNDEFINED_PARAMETER,
