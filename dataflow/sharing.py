@@ -63,13 +63,13 @@ class DataflowFigures:
     def __init__(self, dataflow: SharedDataflow, store: Store) -> None:
         self._dataflow = dataflow
         self._store = store
-        self._shape = (-1, -1)
+        self._shape: tuple[int, tuple[str, ...]] = (-1, ())
         self._outlines: list[_Outline] = []
         self._tables: dict[str, str] = {}
 
     def nodes(self) -> list[NodeFigures]:
         """Return tables first, then all other nodes, each after its inputs."""
-        shape = (self._dataflow.shape, len(self._store.names()))
+        shape = (self._dataflow.shape, tuple(self._store.names()))
         if self._shape != shape:
             self._outlines = self._drawn()
             self._shape = shape
