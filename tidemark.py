@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataflow.errors import Position, TemporaryError, TidemarkError
 from service.client.answers import (
+    ClockCheck,
     Dataflow,
     DeadLetter,
     Difference,
@@ -73,6 +74,7 @@ __all__ = [
     "Change",
     "Changes",
     "Client",
+    "ClockCheck",
     "Column",
     "Condition",
     "Dataflow",

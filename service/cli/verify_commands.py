@@ -55,9 +55,10 @@ def _print_verified(found: tidemark.VerifyResult) -> None:
         console.print(f"  {shown}", highlight=False)
     for example in found.examples:
         _print_example(example)
-    if clock := found.raw.get("clock"):
-        shown = ", ".join(f"{clock[k]:,} {k}" for k in ("missing", "surplus", "different"))
-        due = f"it had to tick by {clock['due_by']}"
+    if (clock := found.clock) is not None:
+        counts = {"missing": clock.missing, "surplus": clock.surplus, "different": clock.different}
+        shown = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+        due = f"it had to tick by {clock.due_by:%Y-%m-%d %H:%M:%S+00}"
         console.print(f"  the clock stands still: {due} ({shown})", markup=False, soft_wrap=True)
     if found.history is not None:
         _print_history(found.history)

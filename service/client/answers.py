@@ -393,12 +393,27 @@ class HistoryCheck(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClockCheck(Record):
+    """A clock that stands still (docs/VERIFY.md). due_by: when it must have ticked at the latest.
+
+    missing, surplus, different: how PostgreSQL's answer then differs from that at the view's clock.
+    """
+
+    code: str
+    source: str
+    due_by: datetime
+    missing: int
+    surplus: int
+    different: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerifyResult(Record):
     """The comparison of a view with PostgreSQL's answer at the view's position (docs/VERIFY.md).
 
     result: equal, different or open (the query allows both answers). rows: number compared. alike:
     equal values that print differently. reasons: why PostgreSQL's own answer may vary. history:
-    None for a view without one, and from an older service.
+    None for a view without one, and from an older service. clock: a clock that stands still.
     """
 
     view: str
@@ -412,12 +427,13 @@ class VerifyResult(Record):
     at: datetime
     examples: tuple[Difference, ...] = ()
     history: HistoryCheck | None = None
+    clock: ClockCheck | None = None
     reasons: tuple[str, ...] = ()
     positions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_equal(self) -> bool:
-        """Whether the view equals PostgreSQL's answer, and its history is right."""
+        """Whether the view equals PostgreSQL's answer, its history is right and its clock ticks."""
         return self.result == "equal"
 
 

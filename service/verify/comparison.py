@@ -218,7 +218,7 @@ class Verify:
             omissions["clock"] = [
                 StandingClock(name, clocks.until_us[name], found)
                 for name, answer in zip(later, answers[1:], strict=True)
-                if not (found := compare(answers[0], answer, facts, key, 0)).is_equal
+                if not (found := compare(answer, answers[0], facts, key, 0)).is_equal
             ]
             return compare(answers[0], got, facts, key, limit), shown, omissions
 
