@@ -8,6 +8,7 @@ of the driver, between driver and engine, and between engine and sink.
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,8 +21,8 @@ from connectors.objects.shared_storage import SharedStorage
 from connectors.sink import SinkEpoch
 from connectors.source import SourceBatch
 from connectors.spark.maintained import driver as driver_module
+from connectors.spark.maintained.commits import FixedInput
 from connectors.spark.maintained.driver import Driver
-from connectors.spark.maintained.files import EpochInput
 from connectors.spark.maintained.layout import Layout, MaintainedView, Spread
 from connectors.spark.maintained.runtime import storage_below
 from connectors.spark.maintained.scheduler import InProcessScheduler
@@ -29,10 +30,11 @@ from connectors.spark.maintained.skew import KeyCounts
 from connectors.spark.maintained.tasks import STATES
 from connectors.spark.result import BackfillResult
 from dataflow.changes import Changes
+from dataflow.errors import TidemarkError
 from dataflow.expressions.evaluator import NoEvaluator
 from dataflow.sql.lower.lowering import lower
 from service.engine.bucket_engine import BucketEngine
-from service.engine.bucket_views import BucketParts, BucketViews
+from service.engine.bucket_views import LOST_FILE, BucketParts, BucketViews
 from service.engine.definition import View, ViewDefinition
 from service.engine.epoch_buffer import EpochBuffer
 from service.engine.replay import CatchUp, Replay
@@ -84,6 +86,18 @@ class World:
     def open(self) -> None:
         """Start the process, and bring the sink to its state."""
         self._store = RocksStore(self._folder / "state")
+        self.engine = self._engine()
+        assert self.engine.recover(0) == []
+        for epoch in self.engine.outbox(self.epoch):
+            self._show(epoch)
+
+    def opened(self) -> BucketEngine:
+        """The engine of the next process, which has not recovered yet."""
+        self._store.close()
+        self._store = RocksStore(self._folder / "state")
+        return self._engine()
+
+    def _engine(self) -> BucketEngine:
         parts = BucketParts(
             storage=self._storage,
             scheduler=InProcessScheduler(str(self._folder / "caches"), 2),
@@ -93,10 +107,7 @@ class World:
             held_rows=self._sizes.choice([0, 20, 1000]),
         )
         buckets = BucketViews(self._store, parts)
-        self.engine = BucketEngine(self._store, NoEvaluator(), SOURCE, buckets=buckets)
-        assert self.engine.recover(0) == []
-        for epoch in self.engine.outbox(self.epoch):
-            self._show(epoch)
+        return BucketEngine(self._store, NoEvaluator(), SOURCE, buckets=buckets)
 
     def _storage(self, name: str) -> SharedStorage:
         if self.shared is None:
@@ -224,7 +235,7 @@ def test_an_engine_whose_keys_are_spread_whatever_is_killed(
     def spread(_: KeyCounts, layout: Layout) -> Spread:
         return random_spread(layout, draw) if draw.random() < 0.6 else layout.spread
 
-    def noting(driver: Driver, given: EpochInput) -> None:
+    def noting(driver: Driver, given: FixedInput) -> None:
         moves["begun"] += 1
         moved(driver, given)
         moves["ended"] += 1
@@ -322,6 +333,42 @@ def test_a_build_that_does_not_join_leaves_nothing(
         assert _folders(tmp_path / "shared") == before
         world.step()
         assert world.rows == world.model.views()[0]
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("kind", ["base", "manifest"])
+def test_a_state_that_is_lost_leaves_the_engine_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Tasks find that a base is gone, which no start would; it is noted for the next one."""
+    world = World(tmp_path, 3, monkeypatch, tmp_path / "shared")
+    try:
+        world.build(JOINED)
+        world.step()
+        (scope,) = (tmp_path / "shared").iterdir()
+        for path in filter(Path.is_file, scope.glob(f"*/{kind}/**/*")):
+            path.unlink()
+        # Executors that have the state do not notice.
+        STATES.close()
+        shutil.rmtree(tmp_path / "caches")
+        if kind == "base":
+            world.engine = world.opened()
+            assert world.engine.recover(world.epoch) == []
+            with pytest.raises(TidemarkError, match=r"spark\.state_lost"):
+                for _ in range(20):
+                    world.step()
+            assert (tmp_path / LOST_FILE).exists()
+        engine = world.opened()
+        (error,) = engine.recover(world.epoch)
+        assert (error.code, error.relation) == ("spark.state_lost", JOINED.name)
+        assert not engine.views
+        assert _folders(tmp_path / "shared") == set()
+        # It is built again, beside nothing of before.
+        world.engine = engine
+        world.build(JOINED)
+        world.step()
+        assert world.opened().recover(world.epoch) == []
     finally:
         world.close()
 
