@@ -60,7 +60,8 @@ class Guard:
     hosts: globs of names, addresses and networks; () allows any host that is not always refused.
     folders: roots of files; () allows none. is_local: whether this machine's own addresses are
     allowed. credentials: folders of secrets, for certificates only. modules: Python modules that
-    may be imported. writable: roots of folders that sinks write to; () allows none.
+    may be imported. variables: globs of what functions of them get of the environment, besides what
+    every program needs. writable: roots of folders that sinks write to; () allows none.
     """
 
     hosts: Sequence[str] = ()
@@ -69,6 +70,7 @@ class Guard:
     credentials: Sequence[str] = ()
     is_local: bool = True
     modules: Sequence[str] = ()
+    variables: Sequence[str] = ()
     writable: Sequence[str] = ()
 
     def why_not(self, host: str, addresses: Iterable[Address]) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 from connectors.delta.table_log import CHANGES, INSERTS, DataFile, FolderFiles, open_files, reached
@@ -23,6 +22,8 @@ from connectors.delta.table_schema import TIMESTAMP, TableSchema
 from connectors.formats.arrow_columns import column_of_array, column_of_batch
 from connectors.formats.columns import Faults
 from connectors.formats.declared import DeclaredColumn, resolved
+from connectors.formats.parquet_file import ParquetInput
+from connectors.outside.bounded import OverLimitError
 from dataflow.changes import Changes
 from dataflow.delta import Column
 from dataflow.errors import SourceError
@@ -100,24 +101,20 @@ class PartReader:
         self, part: FilePart, opened: pa.NativeFile
     ) -> tuple[int, Iterator[pa.RecordBatch]]:
         """Return the number of rows before the part in its file, and its rows."""
-        file = self._read(
-            part, lambda: pq.ParquetFile(opened, coerce_int96_timestamp_unit="us", pre_buffer=False)
-        )
-        groups = file.metadata.num_row_groups
-        first, end = (n * groups // part.count for n in (part.number, part.number + 1))
-        before = sum(file.metadata.row_group(g).num_rows for g in range(first))
-        there = set(file.schema_arrow.names)
+        file = self._read(part, lambda: ParquetInput(opened, coerce_int96_timestamp_unit="us"))
+        groups = file.group_rows()
+        first, end = (n * len(groups) // part.count for n in (part.number, part.number + 1))
+        before = sum(groups[:first])
+        there = set(file.names())
         names = {c.path[0] for c in self._columns} - part.file.partition.keys()
         names |= {CHANGE_TYPE} if part.file.kind == CHANGES else set()
-        return before, file.iter_batches(
-            BATCH_ROWS, list(range(first, end)), sorted(names & there), use_threads=False
-        )
+        return before, file.batches(sorted(names & there), range(first, end), BATCH_ROWS)
 
     def _read(self, part: FilePart, read: Callable[[], Any]) -> Any:
         try:
             with reached(self._relation, self._options, part.version, part.file.path):
                 return read()
-        except pa.ArrowException as error:
+        except (pa.ArrowException, OverLimitError) as error:
             raise SourceError(
                 "delta.file",
                 f'file "{part.file.path}" of version {part.version} of Delta table'

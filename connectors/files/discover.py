@@ -58,7 +58,7 @@ def discover_columns(options: FileOptions) -> list[_Proposal]:
 
 def _of_file(options: FileOptions, stream: ByteStream) -> list[_Proposal]:
     if options.format == known.PARQUET:
-        schema = open_parquet(stream.seekable()).schema_arrow
+        schema = open_parquet(stream.seekable()).parquet.schema_arrow
         return [{"name": f.name, "type": _type_of_arrow(f.type), **_path(f.name)} for f in schema]
     if options.format == known.XML:
         return _of_xml(options, stream)

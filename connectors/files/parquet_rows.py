@@ -1,4 +1,4 @@
-"""Rows of a Parquet file: columns by name, a few thousand rows at a time.
+"""Rows of a Parquet file: columns by name, a bounded number of rows and bytes at a time.
 
 Invariant: a file whose footer or pages cannot be read ends in UnreadableFile; rows read before that
 stay valid. Rows are numbered from 1 through all row groups.
@@ -13,16 +13,16 @@ from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from connectors.files.stream import UnreadableFile
 from connectors.formats.arrow_columns import column_of_batch
 from connectors.formats.declared import DeclaredColumn
 from connectors.formats.fields import Fields, null_value
+from connectors.formats.parquet_file import ParquetInput
+from connectors.outside.bounded import OverLimitError
 from dataflow.errors import TemporaryError
 
 BATCH_ROWS = 16_384
-_BUFFER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -42,27 +42,26 @@ class ParquetRows:
         return json.dumps(found, default=str, ensure_ascii=False).encode(errors="replace")
 
 
-def open_parquet(file: IO[bytes]) -> pq.ParquetFile:
+def open_parquet(file: IO[bytes]) -> ParquetInput:
     """Open a file and read its footer."""
     try:
-        found = pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        found = ParquetInput(file)
         # Decoded here, where a name that is not UTF-8 has a known cause.
-        str(found.schema_arrow.names)
+        found.names()
     except UnicodeDecodeError:
         raise UnreadableFile("the name of a column is not UTF-8") from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, OverLimitError) as error:
         raise _unreadable(error) from None
     return found
 
 
-def group_ends(parquet: pq.ParquetFile) -> list[int]:
+def group_ends(parquet: ParquetInput) -> list[int]:
     """Return the number of rows up to the end of each row group."""
-    groups = range(parquet.metadata.num_row_groups)
-    return np.cumsum([parquet.metadata.row_group(g).num_rows for g in groups]).tolist()
+    return np.cumsum(parquet.group_rows(), dtype=np.int64).tolist()
 
 
 def parquet_rows(
-    parquet: pq.ParquetFile,
+    parquet: ParquetInput,
     columns: Sequence[DeclaredColumn],
     after: int = 0,
     groups: tuple[int, int | None] = (0, None),
@@ -73,11 +72,9 @@ def parquet_rows(
     while first < end and ends[first] <= after:
         first += 1
     number = ends[first - 1] if first else 0
-    there = set(parquet.schema_arrow.names)
+    there = set(parquet.names())
     names = list(dict.fromkeys(c.path[0] for c in columns if c.path and c.path[0] in there))
-    batches = parquet.iter_batches(
-        batch_size=BATCH_ROWS, row_groups=list(range(first, end)), columns=names, use_threads=False
-    )
+    batches = parquet.batches(names, range(first, end), BATCH_ROWS)
     while (batch := _next(batches)) is not None:
         if not names:
             batch = batch.select([])
@@ -100,7 +97,7 @@ def _shown(value: pa.Scalar) -> Any:
 def _next(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
     try:
         return next(batches, None)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, OverLimitError) as error:
         raise _unreadable(error) from None
 
 
@@ -118,6 +115,8 @@ def _fields(columns: Sequence[DeclaredColumn], batch: pa.RecordBatch) -> Fields:
 
 def _unreadable(error: Exception) -> Exception:
     """Return UnreadableFile for a corrupt page, which Arrow raises as an OSError without errno."""
+    if isinstance(error, OverLimitError):
+        return UnreadableFile(str(error))
     if isinstance(error, OSError) and error.errno:
         what = "a Parquet file cannot be read"
         return TemporaryError("source.file_denied", what, detail=str(error))

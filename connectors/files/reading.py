@@ -135,7 +135,7 @@ class FileReader:
         columns, _ = self._columns(stat)
         with self._opened(stat) as stream:
             if self.shape.options.format == known.PARQUET:
-                names = open_parquet(stream.seekable()).schema_arrow.names
+                names = open_parquet(stream.seekable()).names()
                 return [c.field.name for c in columns if c.path[0] not in names]
             return [c.field.name for c in self._absent(stream, columns)]
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from itertools import islice
 from typing import IO, Any
@@ -44,6 +45,11 @@ _CHECK_S = 0.2
 # What the child reports itself.
 _CODE = re.compile(r"function\.[a-z_]+|source\.python_value")
 _OWN_SETTINGS = "TIDEMARK_"
+# What a program needs of its environment: none of these is a secret.
+_NEEDED = (
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_*", "TZ", "TZDIR", "TMPDIR"),
+    *("PYTHON*", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+)
 _NOTHING = PushdownRequirement(()).facts()
 
 
@@ -274,7 +280,14 @@ def _failure(code: str, what: str, detail: str, hint: str) -> TidemarkError:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment without the service's settings, which have its passwords."""
-    own = {n: v for n, v in os.environ.items() if not n.startswith(_OWN_SETTINGS)}
+    """Return what a function's process gets of the environment, which has the service's passwords:
+    what it needs, and what the operator names.
+    """
+    globs = (*_NEEDED, *netguard.installed().variables)
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if any(fnmatchcase(name, glob) for glob in globs) and not name.startswith(_OWN_SETTINGS)
+    }
     paths = [path for path in sys.path if path]
     return {**own, "PYTHONPATH": os.pathsep.join(paths)}

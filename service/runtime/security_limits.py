@@ -34,6 +34,7 @@ def protect(settings: Settings) -> None:
             credentials=tuple(folders),
             is_local=is_loopback(settings.host),
             modules=tuple(settings.allow_modules.split()),
+            variables=tuple(settings.function_variables.split()),
             writable=tuple(map(os.path.abspath, settings.sink_folders.split())),
         )
     )

@@ -93,10 +93,10 @@ class Settings(BaseModel):
 
     Lists are separated by spaces. names: host names of the service besides localhost. allow_hosts,
     allow_folders, allow_modules: what sources and sinks of API users may reach, and Python modules
-    that sources may import. sink_folders: where sinks may write. allow_own_database: whether they
-    may be the service's own databases, or others of its server with the service's rights.
-    secret_variables, secret_folders: what references in their options may
-    name.
+    that sources may import. function_variables: what functions of them get of the environment.
+    sink_folders: where sinks may write. allow_own_database: whether they may be the service's own
+    databases, or others of its server with the service's rights. secret_variables, secret_folders:
+    what references in their options may name.
 
     statement_timeout_s: for ordinary statements. long_statement_timeout_s: for those over whole
     tables; 0 is unlimited. liveness_timeout_s: how long PostgreSQL may be silent before a
@@ -162,6 +162,7 @@ class Settings(BaseModel):
     allow_hosts: str = ""
     allow_folders: str = ""
     allow_modules: str = ""
+    function_variables: str = ""
     sink_folders: str = ""
     allow_own_database: bool = False
     secret_variables: str = "SECRET_*"

@@ -84,9 +84,13 @@ def plain() -> list[tuple[Any, ...]]:
 
 
 def environment() -> list[dict[str, Any]]:
-    """The names of the service's settings that it can see."""
-    found = sorted(name for name in os.environ if name.startswith("TIDEMARK_"))
-    return [{"id": 1, "name": ",".join(found)}]
+    """The variables that it can see."""
+    return [{"id": 1, "name": ",".join(sorted(os.environ))}]
+
+
+def started_with() -> list[dict[str, Any]]:
+    """The environment that its process was started with, as the kernel shows it."""
+    return [{"id": 1, "name": Path("/proc/self/environ").read_text().replace("\0", " ")}]
 
 
 def fails() -> Iterator[dict[str, Any]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +83,51 @@ def test_rows_have_many_forms(function: str, rows: list[tuple]) -> None:
     assert held(begun(options(function))) == rows
 
 
-def test_a_function_does_not_see_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMARK_SOURCE", "host=db password=hunter2")
-    assert held(begun(options("environment"))) == [(1, "", None)]
+# What a service's environment may have, and none of a function's business.
+PASSWORDS = ("TIDEMARK_SOURCE", "PGPASSWORD", "PGSERVICE", "AWS_SECRET_ACCESS_KEY", "SECRET_KAFKA")
+PASSWORDS += ("KAFKA_PASSWORD", "http_proxy", "GOOGLE_APPLICATION_CREDENTIALS", "DATABASE_URL")
+
+
+def test_a_function_sees_none_of_the_services_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in PASSWORDS:
+        monkeypatch.setenv(name, "hunter2")
+    monkeypatch.setenv("LC_TIME", "C")
+    ((_, names, _),) = held(begun(options("environment")))
+    seen = set(names.split(","))
+    assert not seen & set(PASSWORDS)
+    assert {"PATH", "LC_TIME"} <= seen
+    ((_, whole, _),) = held(begun(options("started_with")))
+    assert "PATH=" in whole and "hunter2" not in whole
+
+
+def test_a_function_sees_what_the_operator_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed = replace(netguard.installed(), variables=("WEATHER_*", "TIDEMARK_*"))
+    monkeypatch.setattr(netguard, "_guard", allowed)
+    for name in ("WEATHER_URL", *PASSWORDS):
+        monkeypatch.setenv(name, "hunter2")
+    ((_, names, _),) = held(begun(options("environment")))
+    assert "WEATHER_URL" in names.split(",")
+    assert not set(names.split(",")) & set(PASSWORDS)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it starts a process of another user")
+def test_the_services_environment_is_closed_to_a_function(tmp_path: Path) -> None:
+    """As another user than root, to whom nothing is closed."""
+    program = (
+        "import os, subprocess, sys\n"
+        "from service.runtime.private_files import keep_private\n"
+        "os.setgid(65534); os.setuid(65534)\n"
+        "read = 'import os; print(len(open(f\"/proc/{os.getppid()}/environ\").read()))'\n"
+        "ask = lambda: subprocess.run([sys.executable, '-S', '-c', read], capture_output=True)\n"
+        "before = ask()\n"
+        "keep_private()\n"
+        "after = ask()\n"
+        "print(before.returncode, after.returncode, b'PermissionError' in after.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd="/"
+    )
+    assert done.stdout.split() == ["0", "1", "True"], done.stderr
 
 
 @pytest.mark.parametrize(

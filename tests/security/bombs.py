@@ -10,9 +10,10 @@ import base64
 import gzip
 import json
 import resource
+import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from connectors.files.stream import UnreadableFile
 from connectors.formats.declared import declare_columns
 from connectors.formats.open_format import open_format
 from dataflow.errors import TidemarkError
+from tests.connectors.delta.table_source import source_of
 from tests.connectors.feed_mirror import make_source
+from tests.security import parquet_bombs as parquet
 
 Result = int | str
 
@@ -109,13 +112,16 @@ _KEPT = tempfile.TemporaryDirectory(prefix="bombs")
 FOLDER = Path(_KEPT.name)
 
 
-def file(name: str, content: bytes, type: str = "jsonb", **more: Any) -> Result:
+def file(
+    name: str, content: bytes, type: str = "jsonb", names: Sequence[str] = ("x",), **more: Any
+) -> Result:
     """The rows of a file, read as a feed reads it, after a discovery that may refuse it."""
     path = FOLDER / name
     path.write_bytes(content)
     given: dict[str, Any] = {"path": str(path), **more}
     refusal(lambda: files.discover({"relations": {"r": given}}))
-    options = {"relations": {"r": {**given, "columns": [{"name": "x", "type": type}]}}}
+    columns = [{"name": name, "type": type} for name in names]
+    options = {"relations": {"r": {**given, "columns": columns}}}
     (declared,) = files.read_options(options)
     relation = make_source(files, options).relations()[0]
     folder = declared.folder()
@@ -142,6 +148,50 @@ def json_file(value: bytes) -> Result:
     return file("x.json", b'[{"x":' + value + b"}]")
 
 
+def parquet_file(content: bytes, type: str = "text", names: Sequence[str] = ("x",)) -> Result:
+    return file("x.parquet", content, type, names)
+
+
+def many_columns(count: int, bytes: int) -> Result:
+    """Columns of one long value each."""
+    names = [f"c{n}" for n in range(count)]
+    return parquet_file(parquet.many_dictionaries(count, bytes), "text", names)
+
+
+def delta_file(content: bytes) -> Result:
+    """The rows of a file of a Delta table, read as a part of it."""
+    folder = FOLDER / "delta"
+    (folder / "_delta_log").mkdir(parents=True)
+    (folder / "x.parquet").write_bytes(content)
+    schema = {"type": "struct", "fields": [
+        {"name": "x", "type": "string", "nullable": True, "metadata": {}}]}  # fmt: skip
+    entries: list[dict[str, Any]] = [
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": {"id": "m", "format": {"provider": "parquet", "options": {}},
+                      "schemaString": json.dumps(schema), "partitionColumns": [],
+                      "configuration": {}}},
+        {"add": {"path": "x.parquet", "partitionValues": {}, "size": len(content),
+                 "modificationTime": 1, "dataChange": True}},
+    ]  # fmt: skip
+    text = "\n".join(map(json.dumps, entries))
+    (folder / "_delta_log" / f"{0:020}.json").write_text(text)
+    source = source_of(folder, {"x": "text"}, append_only=True)
+    relations = source.relations()
+    end = source.current_end(relations)
+    planner = source.open_ranges(relations, {"orders": {}}, {}, lambda: None, end)
+    count = 0
+    try:
+        for one in planner.cut(1, 1_000_000):
+            for changes in one.read():
+                count += len(changes)
+    except TidemarkError as error:
+        return f"{error.code}: {error.detail}"
+    finally:
+        shutil.rmtree(folder)
+    return count
+
+
+MB = 1 << 20
 INTS = {"type": "array", "items": "int"}
 HEADER = b",".join(b"c%d" % n for n in range(16_000))
 # The largest that are allowed, and as much as a part of a file is.
@@ -157,6 +207,14 @@ ALLOWED: Mapping[str, Callable[[], Result]] = {
     "xml": lambda: xml(b"<r><row><x>" + b"<a b='1'/>" * 90_000 + b"</x></row></r>"),
     "xml deep": lambda: xml(b"<r><row>" + b"<x>" * 150 + b"</x>" * 150 + b"</row></r>"),
     "gzip": lambda: file("x.csv.gz", gzip.compress(b"x\n" + b"1\n" * 500_000), "int4"),
+    # Each stands for gigabytes; what is allowed is read a few rows at a time.
+    "parquet": lambda: parquet_file(parquet.repeated(b"x" * MB, 2000)),
+    "parquet late": lambda: parquet_file(parquet.repeated_late(b"x" * MB, 2000)),
+    "parquet v2": lambda: parquet_file(parquet.repeated_v2(b"x" * MB, 2000)),
+    "parquet continued": lambda: parquet_file(parquet.continued(b"x" * MB, 2000, 2)),
+    "parquet lists": lambda: parquet_file(parquet.listed_rows(20, 10, b"x" * MB), "jsonb"),
+    "parquet fixed": lambda: parquet_file(parquet.fixed(MB, 2000), "bytea"),
+    "parquet delta": lambda: delta_file(parquet.repeated(b"x" * MB, 2000)),
 }  # fmt: skip
 # Each with a part of the reason by which it is refused.
 BOMBS: Mapping[str, tuple[Callable[[], Result], str]] = {
@@ -227,6 +285,31 @@ BOMBS: Mapping[str, tuple[Callable[[], Result], str]] = {
     "xml: entities": (
         lambda: xml(b'<!DOCTYPE r [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><r><row>&b;</row></r>'),
         "document type"),
+    "parquet: a long page": (lambda: parquet_file(parquet.long_page(1900)), "page of more"),
+    "parquet: a long dictionary": (
+        lambda: parquet_file(parquet.long_dictionary(1900)), "page of more"),
+    "parquet: many dictionaries": (
+        lambda: many_columns(300, 20 * MB), "MB"),
+    "parquet: many pages": (
+        lambda: parquet_file(parquet.many_pages(9, 100), "text", [f"c{n}" for n in range(9)]),
+        "at a time"),
+    "parquet: a row of many long values": (lambda: many_columns(20, 8 * MB), "a row group"),
+    "parquet: a long list": (
+        lambda: parquet_file(parquet.listed((1 << 31) - 1), "jsonb"), "values"),
+    "parquet: a long list, v2": (
+        lambda: parquet_file(parquet.listed_v2((1 << 31) - 1), "jsonb"), "values"),
+    "parquet: a list of many pages": (
+        lambda: parquet_file(parquet.listed_in_pages(1 << 24, 64), "jsonb"), "MB"),
+    "parquet: a list of long values": (
+        lambda: parquet_file(parquet.listed(2000, b"x" * MB), "jsonb"), "MB"),
+    "parquet: a long type": (lambda: parquet_file(parquet.fixed(1 << 30, 10), "bytea"), "MB"),
+    "parquet: a dictionary of nothing": (
+        lambda: parquet_file(parquet.false_dictionary((1 << 31) - 1)), "more values"),
+    "parquet: a page that is short": (
+        lambda: parquet_file(parquet.false_size((1 << 31) - 1)), "page of more"),
+    "parquet: a negative page": (lambda: parquet_file(parquet.false_size(-9)), "negative"),
+    "parquet: in a Delta table": (
+        lambda: delta_file(parquet.long_page(1900)), "page of more"),
     "gzip: a long line": (
         lambda: file("x.csv.gz", gzip.compress(b"x\n" + b"1" * 300_000_000, 1), "text"), "longer"),
 }  # fmt: skip
