@@ -3,8 +3,9 @@
 A view with a database role's rights is computed once, for all its readers. Its owner must be
 allowed to read what it reads, as when it was created. Once that is no longer so, the view leaves
 the dataflow, with the views that read it; its rows stay, and nobody may read them. When the right
-is back, the view is built again and shows the answer of then. Views that the service itself owns
-have its own rights: losing those is an error of the source.
+is back, the view is built again and shows the answer of then. A paused or failed view is checked
+too, and stays paused or failed. Views that the service itself owns have its own rights: losing
+those is an error of the source.
 Invariant: rows are given back only after a check that found the right, and the digest of what it
 rested on is stored with that. So a change is noticed also if it came while no service ran.
 """
@@ -28,7 +29,7 @@ from service.pipeline.source_subscriptions import SourceSubscriptions
 from service.pipeline.view_failures import Failures
 from service.runtime.log import log
 from service.runtime.runtime import Runtime
-from service.views.lifecycle import DesiredState, ViewState
+from service.views.lifecycle import RESOLVED, DesiredState, ViewState
 from service.views.view_lookup import rights_revoked
 from service.views.wait_reasons import Waiting
 
@@ -40,6 +41,8 @@ CHECK_S = 0.2
 AGAIN_S = 60.0
 # And so often where a check said nothing about rights: a view that is read is not live yet.
 UNDECIDED_S = 5.0
+# Nothing changes their rows, so a check that said nothing about rights can wait.
+_AT_REST = (ViewState.PAUSED, ViewState.FAILED)
 _LOST = (
     *("source.privilege", "source.row_security", "source.role", "source.role_missing"),
     *("source.no_grant", "sink.privilege"),
@@ -137,9 +140,10 @@ class ViewRights:
                 return
 
     def _is_checked(self, row: ViewRow) -> bool:
-        if not row.created_by or row.desired != DesiredState.LIVE or row.change is not None:
+        if not row.created_by or row.desired == DesiredState.DROPPED or row.change is not None:
             return False
-        is_shown = row.status in (ViewState.LIVE, ViewState.DEGRADED)
+        # A view that failed before it had a table has no rows.
+        is_shown = row.status in RESOLVED and bool(row.fields)
         is_held = row.withheld is not None
         return (is_shown or is_held) and bool(self._factory.role_of(row.created_by))
 
@@ -147,7 +151,7 @@ class ViewRights:
         at = self._checked_at.get(row.identity)
         passed_s = AGAIN_S if at is None else self._runtime.monotonic() - at
         if digest == self._undecided.get(row.identity):
-            return passed_s >= UNDECIDED_S
+            return passed_s >= (AGAIN_S if row.status in _AT_REST else UNDECIDED_S)
         if row.withheld is None:
             return digest != row.rights and row.identity not in self._stopped
         return passed_s >= AGAIN_S or digest != row.withheld.get("rights")
@@ -193,10 +197,11 @@ class ViewRights:
         """
         why = self._note(row, error, digest)
         live = self._reconciler.live(row.identity)
+        if row.withheld is None:
+            log.warning("view.rights_revoked", view=row.title, why=error.described)
         if row.withheld is not None or live is None:
             self._stopped[row.identity] = why
             return
-        log.warning("view.rights_revoked", view=row.title, why=error.described)
         stopped = rights_revoked(replace(row, withheld=why))
         taken = self._failures.degrade([live], stopped)
         rows = [self._reconciler.row(d.identity) for d in taken]

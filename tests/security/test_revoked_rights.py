@@ -272,6 +272,48 @@ def test_every_operation_that_reads_rows_is_refused(place: Place) -> None:
     _until(lambda: place.state("below") == ("live", ""), lambda: place.state("below"))
 
 
+@pytest.mark.parametrize("kind", ["paused", "failed"])
+def test_a_view_at_rest_shows_nobody_its_rows(place: Place, kind: str) -> None:
+    place.create("ann", kind, QUERY)
+    if kind == "paused":
+        assert place.ask("ann", "POST", f"/views/{kind}/pause?wait_s=60").status_code < 300
+    else:
+        # The view's own table may have no check of others.
+        _run(place, f"ALTER TABLE {kind} ADD CHECK (id > 0)")
+        _run(place, "INSERT INTO shop.orders VALUES (500, 5)")
+    _until(lambda: place.state(kind)[0] == kind, lambda: place.state(kind))
+    before, path = place.grants(), f"/views/{kind}/rows"
+    rows = place.database.rows(f"SELECT * FROM {kind} ORDER BY id")
+    assert rows and place.code("ann", path) != REVOKED
+    assert as_role(place.database, place.ann, f"SELECT * FROM {kind} ORDER BY id") == rows
+
+    def is_closed() -> bool:
+        return place.code("admin", path) == REVOKED and before != place.grants()
+
+    _run(place, "REVOKE SELECT ON shop.orders FROM {ann}")
+    _until(is_closed, lambda: (place.state(kind), place.service.log_tail()))
+    assert place.state(kind)[0] == kind
+    assert place.code("ann", path) in (REVOKED, "auth.rights")
+    for relation in (kind, f"{kind}_history"):
+        with pytest.raises(Exception, match="permission denied"):
+            as_role(place.database, place.ann, f"SELECT * FROM {relation}")
+    # Also for a service that starts while the right is gone.
+    place.service.stop()
+    place.service.start()
+    assert place.code("admin", path) == REVOKED
+    _run(place, "GRANT SELECT ON shop.orders TO {ann}")
+    _until(
+        lambda: place.code("ann", path) != REVOKED and place.grants() == before,
+        lambda: (place.state(kind), place.grants(), place.service.log_tail()),
+    )
+    assert place.state(kind)[0] == kind
+    assert as_role(place.database, place.ann, f"SELECT * FROM {kind} ORDER BY id") == rows
+    assert place.ask("ann", "DELETE", f"/views/{kind}").status_code < 300
+    _run(place, "DELETE FROM shop.orders WHERE id = 500")
+    for name in ("mine", "below"):
+        _until(lambda name=name: place.state(name) == ("live", ""), lambda: place.state("mine"))
+
+
 @pytest.mark.whole
 def test_a_right_that_is_taken_while_no_service_runs(place: Place) -> None:
     place.service.stop()
