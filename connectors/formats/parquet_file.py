@@ -128,7 +128,7 @@ class _Column:
     def __init__(self, leaf: Leaf, chunk: _Chunk) -> None:
         self.open_bytes = 0
         self._leaf, self._chunk = leaf, chunk
-        self._walk = pages_of(leaf, chunk.look)
+        self._walk = pages_of(leaf, chunk.inspect)
         # With the number of rows before the first that it has a part of, and before its end.
         self._pages: deque[tuple[Page, int, int]] = deque()
         self._begun = 0
@@ -160,7 +160,7 @@ class _Column:
         page = next(self._walk, None)
         if page is None:
             self._is_through = True
-            self._chunk.looked_through()
+            self._chunk.end_inspection()
             return False
         if page.longest > MOST_LIST_VALUES:
             path = self._leaf.path[:100]
@@ -180,12 +180,12 @@ class _Chunk:
     def __init__(self, tee: _Tee, start: int) -> None:
         self._tee = tee
         self._held, self._at = bytearray(), start
-        self._looked: float = start
+        self._inspected: float = start
         self._read = start
 
-    def look(self, at: int, size: int) -> bytes:
+    def inspect(self, at: int, size: int) -> bytes:
         """Return bytes to check; those before them are not checked again."""
-        self._looked = max(self._looked, at)
+        self._inspected = max(self._inspected, at)
         self._forget()
         found = self._bytes(at, size)
         if self._tee.held_bytes() > MOST_OPEN_BYTES:
@@ -197,9 +197,9 @@ class _Chunk:
         """How much is held."""
         return len(self._held)
 
-    def looked_through(self) -> None:
+    def end_inspection(self) -> None:
         """Note that nothing more is checked."""
-        self._looked = float("inf")
+        self._inspected = float("inf")
         self._forget()
 
     def read(self, at: int, size: int) -> bytes:
@@ -220,7 +220,7 @@ class _Chunk:
         return bytes(self._held[at - self._at : at - self._at + size])
 
     def _forget(self) -> None:
-        passed = int(min(self._looked, self._read)) - self._at
+        passed = int(min(self._inspected, self._read)) - self._at
         if passed > 0:
             passed = min(passed, len(self._held))
             del self._held[:passed]
