@@ -12,7 +12,7 @@ import io
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,14 +34,6 @@ _BLOCK_BYTES = 1 << 20
 _UNMEASURED_BYTES = 32 << 20
 
 
-class Seekable(Protocol):
-    """A file that is read from any offset."""
-
-    def seek(self, offset: int, whence: int = 0, /) -> int: ...
-
-    def read(self, size: int, /) -> bytes: ...
-
-
 class ParquetInput:
     """One file. options: of Arrow's reader.
 
@@ -49,7 +41,7 @@ class ParquetInput:
     too much.
     """
 
-    def __init__(self, file: Seekable, **options: Any) -> None:
+    def __init__(self, file: IO[bytes] | pa.NativeFile, **options: Any) -> None:
         self._tee = _Tee(file)
         self._check_footer()
         self.parquet = pq.ParquetFile(
@@ -230,7 +222,7 @@ class _Chunk:
 class _Tee(io.RawIOBase):
     """The file as Arrow reads it. size_bytes: of all of it."""
 
-    def __init__(self, file: Seekable) -> None:
+    def __init__(self, file: IO[bytes] | pa.NativeFile) -> None:
         super().__init__()
         self._file, self._at = file, 0
         self._chunks: list[_Chunk] = []

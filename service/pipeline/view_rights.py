@@ -154,7 +154,9 @@ class ViewRights:
             return passed_s >= (AGAIN_S if row.status in _AT_REST else UNDECIDED_S)
         if row.withheld is None:
             return digest != row.rights and row.identity not in self._stopped
-        return passed_s >= AGAIN_S or digest != row.withheld.get("rights")
+        # After a start the digest says nothing of what the view reads, which is not known yet.
+        again_s = AGAIN_S if row.identity in self._subjects else UNDECIDED_S
+        return passed_s >= again_s or digest != row.withheld.get("rights")
 
     def _check(self, row: ViewRow, digest: str) -> None:
         """Decide by the checks of a new view. TemporaryError if that is not possible now."""
