@@ -14,7 +14,7 @@ from typing import Any
 
 from connectors.postgres.analysis.table_names import UNKNOWN, KnownNames
 from connectors.postgres.catalog import change_requests, sink_records
-from connectors.postgres.catalog.catalog import ViewRow
+from connectors.postgres.catalog.catalog import ViewRow, name_taken
 from connectors.sink import SinkTable
 from dataflow.errors import SqlError, TidemarkError
 from dataflow.sql.parse.renaming import with_renamed_table
@@ -419,12 +419,9 @@ class Life:
         require_not_pausing(row)
         self._require_no_sinks(row, REPORTED_BY_NAME)
         rows = self._control.list_views()
-        if any((r.schema, r.name) == (table.schema, table.name) for r in rows):
-            raise TidemarkError(
-                "view.name_taken",
-                f'view "{table.title}" exists already',
-                hint="choose another name, or drop it",
-            )
+        other = self._control.other_service_of(table.schema, table.name)
+        if other or any((r.schema, r.name) == (table.schema, table.name) for r in rows):
+            raise name_taken(table.title, other)
         self._tables.check(replace(table_of(row), schema=table.schema, name=table.name))
         queries = _renamed_queries(row, table, children_of(row, rows))
         accepted = self._request(row, *new_name(row, table.schema, table.name, queries))

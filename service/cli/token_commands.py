@@ -115,7 +115,8 @@ def _opened() -> Tokens:
     from service.runtime.log import configure
 
     configure("warning", "cli")
-    return Tokens(Control(settings_of().sink))
+    settings = settings_of()
+    return Tokens(Control(settings.sink, settings.prefix))
 
 
 def _fail(error: TidemarkError) -> None:

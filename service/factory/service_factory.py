@@ -172,7 +172,7 @@ class ServiceFactory:
 
     def control(self) -> Control:
         """Return a new session on the control tables."""
-        return Control(self.settings.sink)
+        return Control(self.settings.sink, self.settings.prefix)
 
     def evaluator(
         self, role: str = "", time_zone: str = UTC, limit: TimeLimit | None = None
@@ -224,7 +224,7 @@ class ServiceFactory:
         The service's clock is for everyone: now() reads it.
         """
         names = [feed.name for feed in feeds if not feed.is_single]
-        with control_of(self.settings.sink) as control:
+        with control_of(self.settings.sink, self.settings.prefix) as control:
             source_readers.require_readable(control, role, names, query)
 
     @property

@@ -102,9 +102,11 @@ class Owned:
         schema, name = parse_name(text)
         row = self._control.get_view(schema, name)
         if row is None:
+            other = self._control.other_service_of(schema, name)
             raise TidemarkError(
                 "view.not_found",
                 f'view "{schema}.{name}" does not exist',
+                detail=f'it belongs to the service "{other}"' if other else "",
                 hint="SELECT schema, name FROM tidemark.status;",
             )
         return row

@@ -44,7 +44,7 @@ class RequestWorker:
         self._control = control
         self._operations = operations
         self._nudge = nudge
-        self._requests = Requests(dsn)
+        self._requests = Requests(dsn, control.service)
         self._wake_up = WakeUp(dsn)
         self._pool = ThreadPoolExecutor(AT_ONCE, "psql")
         # Requests that wait for servers of others delay no other ones.

@@ -72,7 +72,7 @@ def main() -> int:
     settings.state.mkdir(parents=True, exist_ok=True)
     app = create_app(settings)
     request_worker = worker_of(settings, app.state)
-    rounds = VerifyRounds(settings, app.state.verify, Control(settings.sink))
+    rounds = VerifyRounds(settings, app.state.verify, Control(settings.sink, settings.prefix))
     config = uvicorn.Config(
         app,
         http=limited(settings),

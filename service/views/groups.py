@@ -106,7 +106,7 @@ class GroupWatch:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         set_title("groups")
         configure(settings.log_level, "groups", settings.log_format)
-        control, reported = Control(settings.sink, is_one_session=True), None
+        control, reported = Control(settings.sink, settings.prefix, is_one_session=True), None
         os.write(self.descriptor, b"\n")
         while True:
             try:

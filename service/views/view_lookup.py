@@ -12,7 +12,7 @@ def find_view(control: Control, name: str) -> ViewRow:
     schema, plain = parse_name(name)
     row = control.get_view(schema, plain)
     if row is None:
-        raise view_not_found(schema, plain)
+        raise view_not_found(schema, plain, control.other_service_of(schema, plain))
     return row
 
 
@@ -33,9 +33,15 @@ def require_readable(row: ViewRow) -> None:
         raise rights_revoked(row)
 
 
-def view_not_found(schema: str, name: str) -> TidemarkError:
-    """Return the error for a view that does not exist or is being dropped."""
+def view_not_found(schema: str, name: str, other: str = "") -> TidemarkError:
+    """Return the error for a view that does not exist or is being dropped.
+
+    other: the service of the same database that has a view of this name.
+    """
     what = f'view "{schema}.{name}" does not exist'
+    if other:
+        detail = f'the service "{other}", which writes to this database too, has such a view'
+        return TidemarkError("view.not_found", what, detail=detail, hint=f'ask "{other}" for it')
     return TidemarkError(
         "view.not_found", what, hint="check the name: the list of views has all of them"
     )

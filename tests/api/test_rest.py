@@ -182,9 +182,9 @@ def test_a_key_of_a_process_that_died_is_free_at_once(
         assert isinstance(first.exception(), httpx.TransportError)
     lock.close()
     place.execute(
-        "INSERT INTO tidemark.idempotency_keys (caller, path, key, fingerprint, server, process,"
-        " good_until) SELECT caller, path, 'k-3', fingerprint, 'elsewhere', process, good_until"
-        " FROM tidemark.idempotency_keys WHERE key = 'k-2'"
+        "INSERT INTO tidemark.idempotency_keys (service, caller, path, key, fingerprint, server,"
+        " process, good_until) SELECT service, caller, path, 'k-3', fingerprint, 'elsewhere',"
+        " process, good_until FROM tidemark.idempotency_keys WHERE key = 'k-2'"
     )
     service.call("GET", "/health")
     again = ask(service, "POST", path, json=body, headers=key)

@@ -250,6 +250,8 @@ class SimTables(Session):
 class SimControl(Session):
     """As Control."""
 
+    service = "tidemark"
+
     def __init__(self, database: Database, faults: Faults) -> None:
         super().__init__(database, faults)
         self._seen = -1
@@ -277,6 +279,10 @@ class SimControl(Session):
 
     def get_view(self, schema: str, name: str) -> ViewRow | None:
         return self.call("catalog.get", lambda: self.database.view_named(schema, name))
+
+    def other_service_of(self, schema: str, name: str) -> str:
+        """There is one service."""
+        return ""
 
     def insert_view(self, row: ViewRow) -> ViewRow:
         def insert() -> ViewRow:

@@ -1,5 +1,7 @@
 """The catalog of a service in its sink database: views, sources, progress, change notifications.
 
+Several services may have theirs in one database, by their prefixes; each sees its own rows only.
+
 REST, CLI and psql write the desired state into tidemark.views. The pipeline reads it, acts, and
 writes the outcome. All coordination goes through these tables, so the API is stateless. Invariant:
 a row changes by whole statements that commit at once, and a trigger notifies every waiting session
@@ -120,6 +122,8 @@ _STORED_VIEW = tuple(
     current_name(c, "created_oid") if c == "created_by" else c for c in _VIEW_COLUMNS
 )
 _SOURCE_COLUMNS = tuple(f.name for f in fields(SourceRow))
+# A source, whose name other services may have given too.
+_NAMED = "service = %s AND name = %s"
 _CHANGEABLE = frozenset(_VIEW_COLUMNS) - _BY_DATABASE - {"schema", "name", "identity", "status"}
 
 
@@ -146,21 +150,28 @@ def moment_of(us: int) -> datetime:
 
 
 class Control:
-    """Statements on the control tables; safe for several threads.
+    """Statements of one service on the control tables; safe for several threads.
 
+    service: whose views, sources and other rows they see: its prefix.
     is_one_session: they run in the session that waits for changes, so `wait` and they are for one
     thread only. Otherwise the process's pool lends a session for each.
     """
 
-    def __init__(self, dsn: str, *, is_one_session: bool = False) -> None:
+    def __init__(
+        self, dsn: str, service: str = schema_setup.DEFAULT_SERVICE, *, is_one_session: bool = False
+    ) -> None:
         self._dsn = dsn
+        self.service = service
         self._listener = self.listen() if is_one_session else None
         self._session = self._listener or Session(dsn, "sink")
         self._timeline: str | None = None
 
     def ensure(self) -> None:
-        """Create the control tables if they are missing. SinkError sink.privilege."""
-        self._in_session(schema_setup.ensure)
+        """Create the control tables if they are missing, and register the service there.
+
+        SinkError sink.privilege.
+        """
+        self._in_session(lambda session: schema_setup.ensure(session, self.service))
 
     def close(self) -> None:
         """End the sessions; the next call opens new ones."""
@@ -182,24 +193,25 @@ class Control:
             if found is not None and found.identity == row.identity:
                 return found  # the first attempt went through before its session was lost
             is_going = found is not None and found.desired == DesiredState.DROPPED
-            raise SinkError(
-                "view.name_taken",
-                f'view "{row.title}" exists already',
-                detail="it is being dropped" if is_going else "",
-                hint="wait until it is gone" if is_going else "choose another name, or drop it",
-            ) from None
+            other = self.other_service_of(row.schema, row.name)
+            raise name_taken(row.title, other, is_going=is_going) from None
 
     def get_view(self, schema: str, name: str) -> ViewRow | None:
         """Return the view of this name, or None."""
-        found = self._query(
-            _select("views", _STORED_VIEW, "schema = %s AND name = %s"), schema, name
-        )
+        which = "service = %s AND schema = %s AND name = %s"
+        found = self._query(_select("views", _STORED_VIEW, which), self.service, schema, name)
         return ViewRow(*found[0]) if found else None
 
+    def other_service_of(self, schema: str, name: str) -> str:
+        """Return the service that has a view of this name, if it is another one, or ""."""
+        sql = "SELECT service FROM tidemark.views WHERE schema = %s AND name = %s AND service <> %s"
+        found = self._query(sql, schema, name, self.service)
+        return found[0][0] if found else ""
+
     def list_views(self) -> list[ViewRow]:
-        """Return all views, oldest first."""
-        found = self._query(_select("views", _STORED_VIEW) + " ORDER BY created_at, identity")
-        return [ViewRow(*row) for row in found]
+        """Return all views of the service, oldest first."""
+        sql = _select("views", _STORED_VIEW, "service = %s") + " ORDER BY created_at, identity"
+        return [ViewRow(*row) for row in self._query(sql, self.service)]
 
     def update_view(self, identity: str, **changes: Any) -> bool:
         """Set these columns, never the status; return False when the view is gone."""
@@ -271,9 +283,10 @@ class Control:
         sets = ", ".join(f"{c} = excluded.{c}" for c in columns[1:])
         placeholders = ", ".join(["%s"] * len(columns))
         self._query(
-            f"INSERT INTO tidemark.sources ({', '.join(columns)}) VALUES ({placeholders}) "
-            f"ON CONFLICT (name) DO UPDATE SET {sets}, updated_at = now() RETURNING 1",
-            *values,
+            f"INSERT INTO tidemark.sources ({', '.join(columns)}, service) "
+            f"VALUES ({placeholders}, %s) "
+            f"ON CONFLICT (service, name) DO UPDATE SET {sets}, updated_at = now() RETURNING 1",
+            *(*values, self.service),
         )
 
     def insert_source(self, row: SourceRow, declared_by: str = "") -> None:
@@ -282,11 +295,12 @@ class Control:
         values = [_adapted(c, getattr(row, c)) for c in columns]
         placeholders = ", ".join(["%s"] * len(columns))
         sql = (
-            f"INSERT INTO tidemark.sources ({', '.join(columns)}, declared_by)"
-            f" VALUES ({placeholders}, (SELECT oid FROM pg_roles WHERE rolname = %s)) RETURNING 1"
+            f"INSERT INTO tidemark.sources ({', '.join(columns)}, service, declared_by)"
+            f" VALUES ({placeholders}, %s, (SELECT oid FROM pg_roles WHERE rolname = %s))"
+            " RETURNING 1"
         )
         try:
-            self._query(sql, *values, declared_by)
+            self._query(sql, *values, self.service, declared_by)
         except psycopg2.errors.UniqueViolation:
             raise SinkError(
                 "source.name_taken",
@@ -297,30 +311,32 @@ class Control:
     def update_source(self, name: str, **changes: Any) -> bool:
         """Set these columns; return False when the source is gone."""
         sets = "".join(f", {quote_name(c)} = %s" for c in changes)
-        sql = f"UPDATE tidemark.sources SET updated_at = now(){sets} WHERE name = %s RETURNING 1"
-        return bool(self._query(sql, *(_adapted(c, v) for c, v in changes.items()), name))
+        sql = f"UPDATE tidemark.sources SET updated_at = now(){sets} WHERE {_NAMED} RETURNING 1"
+        values = (_adapted(c, v) for c, v in changes.items())
+        return bool(self._query(sql, *values, self.service, name))
 
     def retry_source(self, name: str) -> bool:
         """Request an immediate retry of a source; return False when it is gone."""
         sql = (
             "UPDATE tidemark.sources SET retry_at = clock_timestamp(), updated_at = now() "
-            "WHERE name = %s RETURNING 1"
+            f"WHERE {_NAMED} RETURNING 1"
         )
-        return bool(self._query(sql, name))
+        return bool(self._query(sql, self.service, name))
 
     def get_source(self, name: str) -> SourceRow | None:
         """Return the source of this name, or None."""
-        found = self._query(_select("sources", _SOURCE_COLUMNS, "name = %s"), name)
+        found = self._query(_select("sources", _SOURCE_COLUMNS, _NAMED), self.service, name)
         return _source_row(found[0]) if found else None
 
     def list_sources(self) -> list[SourceRow]:
-        """Return all sources by name."""
-        found = self._query(_select("sources", _SOURCE_COLUMNS) + " ORDER BY name")
-        return [_source_row(row) for row in found]
+        """Return all sources of the service by name."""
+        sql = _select("sources", _SOURCE_COLUMNS, "service = %s") + " ORDER BY name"
+        return [_source_row(row) for row in self._query(sql, self.service)]
 
     def delete_source(self, name: str) -> bool:
         """Delete a source's row; return False when there was none."""
-        return bool(self._query("DELETE FROM tidemark.sources WHERE name = %s RETURNING 1", name))
+        sql = f"DELETE FROM tidemark.sources WHERE {_NAMED} RETURNING 1"
+        return bool(self._query(sql, self.service, name))
 
     def read_progress(self, key: str = "tidemark") -> Progress | None:
         """Return epoch and positions stored in the sink under a service's key."""
@@ -383,11 +399,11 @@ class Control:
     # --- sessions --------------------------------------------------------------------------
 
     def _insert(self, table: str, columns: list[str], values: list[Any], back: tuple) -> tuple:
-        names = ", ".join(columns)
-        placeholders = ", ".join(["%s"] * len(columns))
+        names = ", ".join([*columns, "service"])
+        placeholders = ", ".join(["%s"] * (len(columns) + 1))
         returned = ", ".join(back)
         sql = f"INSERT INTO tidemark.{table} ({names}) VALUES ({placeholders}) RETURNING {returned}"
-        return self._query(sql, *values)[0]
+        return self._query(sql, *values, self.service)[0]
 
     def execute(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Run one statement, commit, and return its rows."""
@@ -426,10 +442,24 @@ class Control:
             raise to_error(error, "sink", "cannot use the control tables") from error
 
 
+def name_taken(title: str, other: str, *, is_going: bool = False) -> SinkError:
+    """Return the error for a name that a view has. other: the service that has it, "" for this one.
+
+    is_going: whether it is being dropped.
+    """
+    hint = "wait until it is gone" if is_going else "choose another name, or drop it"
+    detail = "it is being dropped" if is_going else ""
+    if other:
+        detail = f'it belongs to the service "{other}", which writes to this database too'
+        hint = "choose another name: names are unique over all services of a database"
+    what = f'view "{title}" exists already'
+    return SinkError("view.name_taken", what, detail=detail, hint=hint)
+
+
 @contextmanager
-def control_of(dsn: str) -> Iterator[Control]:
+def control_of(dsn: str, service: str = schema_setup.DEFAULT_SERVICE) -> Iterator[Control]:
     """Yield a Control and close it at the end."""
-    control = Control(dsn)
+    control = Control(dsn, service)
     try:
         yield control
     finally:

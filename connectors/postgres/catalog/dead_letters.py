@@ -17,6 +17,8 @@ from dataflow.delta import Delta
 from dataflow.schema import RelationName
 
 _COLUMNS = ", ".join(REJECTED_COLUMNS)
+# Of this service's groups.
+_OWN = "split_part(sink_key, '/', 1) = %s"
 
 
 @dataclass(frozen=True)
@@ -58,35 +60,42 @@ class DeadLetters:
         sources, relations = [s for s, _ in among or ()], [r for _, r in among or ()]
         sql = (
             f"SELECT {_COLUMNS}, desired, first_seen, sink_key FROM tidemark.dead_letters "
-            "WHERE (%s = '' OR source = %s) AND (%s = '' OR relation = %s) AND position > %s "
+            f"WHERE {_OWN} AND (%s = '' OR source = %s) AND (%s = '' OR relation = %s) "
+            "AND position > %s "
             "AND (%s OR (source, relation) IN (SELECT * FROM unnest(%s::text[], %s::text[]))) "
             "ORDER BY source, relation, position LIMIT %s"
         )
-        chosen = (source, source, relation, relation, after)
+        chosen = (self._control.service, source, source, relation, relation, after)
         found = self._control.execute(sql, *chosen, among is None, sources, relations, limit)
         return [_letter(row) for row in found]
 
     def counts(self) -> dict[RelationName, int]:
         """Return the number by relation; relations without any are absent."""
-        sql = "SELECT source, relation, count(*) FROM tidemark.dead_letters GROUP BY 1, 2"
-        return {RelationName(s, s, r): n for s, r, n in self._control.execute(sql)}
+        sql = (
+            "SELECT source, relation, count(*) FROM tidemark.dead_letters "
+            f"WHERE {_OWN} GROUP BY 1, 2"
+        )
+        found = self._control.execute(sql, self._control.service)
+        return {RelationName(s, s, r): n for s, r, n in found}
 
     def mark(self, desired: str, source: str, relation: str, positions: Sequence[str]) -> int:
         """Request "retry" or "drop"; return the number of records. positions: of one relation, []
         for all.
         """
         sql = (
-            "UPDATE tidemark.dead_letters SET desired = %s WHERE source = %s "
+            f"UPDATE tidemark.dead_letters SET desired = %s WHERE {_OWN} AND source = %s "
             "AND (%s = '' OR relation = %s) AND (%s OR position = ANY (%s)) RETURNING 1"
         )
         chosen = list(positions)
-        found = self._control.execute(sql, desired, source, relation, relation, not chosen, chosen)
+        whose = (desired, self._control.service, source, relation, relation)
+        found = self._control.execute(sql, *whose, not chosen, chosen)
         return len(found)
 
     def mark_gone(self, source: str) -> None:
         """Delete all records of a dropped source."""
         self._control.execute(
-            "DELETE FROM tidemark.dead_letters WHERE source = %s RETURNING 1", source
+            f"DELETE FROM tidemark.dead_letters WHERE {_OWN} AND source = %s RETURNING 1",
+            *(self._control.service, source),
         )
 
     def marked(self, sink_key: str, limit: int) -> list[DeadLetter]:

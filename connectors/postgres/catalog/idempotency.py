@@ -17,6 +17,7 @@ from connectors.postgres.catalog.catalog import Control
 # Retention of an answer, and extra seconds before the key of a dead request expires.
 ANSWER_RETENTION = "1 day"
 MARGIN_S = 60
+_KEY = "(service, caller, path, key) = (%s, %s, %s, %s)"
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ def free(control: Control, worker: Worker) -> int:
     """Forget the unfinished requests of earlier processes at this address; return their number."""
     forgotten = control.rows(
         "DELETE FROM tidemark.idempotency_keys "
-        "WHERE status IS NULL AND server = %s AND process <> %s RETURNING 1",
-        *(worker.server, worker.process),
+        "WHERE service = %s AND status IS NULL AND server = %s AND process <> %s RETURNING 1",
+        *(control.service, worker.server, worker.process),
     )
     return len(forgotten)
 
@@ -63,18 +64,17 @@ def claim(
     control.rows("DELETE FROM tidemark.idempotency_keys WHERE good_until < now() RETURNING 1")
     claimed = control.rows(
         "INSERT INTO tidemark.idempotency_keys "
-        "(caller, path, key, fingerprint, server, process, good_until) "
-        "VALUES (%s, %s, %s, %s, %s, %s, now() + make_interval(secs => %s)) "
+        "(service, caller, path, key, fingerprint, server, process, good_until) "
+        "VALUES (%s, %s, %s, %s, %s, %s, %s, now() + make_interval(secs => %s)) "
         "ON CONFLICT DO NOTHING RETURNING 1",
-        *(key.caller, key.path, key.key, fingerprint),
+        *(control.service, key.caller, key.path, key.key, fingerprint),
         *(worker.server, worker.process, wait_s + MARGIN_S),
     )
     if claimed:
         return None
     found = control.rows(
-        "SELECT fingerprint, status, headers, body FROM tidemark.idempotency_keys "
-        "WHERE caller = %s AND path = %s AND key = %s",
-        *(key.caller, key.path, key.key),
+        f"SELECT fingerprint, status, headers, body FROM tidemark.idempotency_keys WHERE {_KEY}",
+        *(control.service, key.caller, key.path, key.key),
     )
     if not found:
         return claim(control, worker, key, fingerprint, wait_s)
@@ -87,16 +87,15 @@ def store_answer(control: Control, key: RequestKey, answer: StoredAnswer) -> Non
     control.rows(
         "UPDATE tidemark.idempotency_keys SET status = %s, headers = %s, body = %s, "
         f"good_until = now() + interval '{ANSWER_RETENTION}' "
-        "WHERE caller = %s AND path = %s AND key = %s RETURNING 1",
+        f"WHERE {_KEY} RETURNING 1",
         *(answer.status, Json(dict(answer.headers)), answer.body),
-        *(key.caller, key.path, key.key),
+        *(control.service, key.caller, key.path, key.key),
     )
 
 
 def forget(control: Control, key: RequestKey) -> None:
     """Forget a request that failed temporarily: the next one is carried out."""
     control.rows(
-        "DELETE FROM tidemark.idempotency_keys "
-        "WHERE caller = %s AND path = %s AND key = %s RETURNING 1",
-        *(key.caller, key.path, key.key),
+        f"DELETE FROM tidemark.idempotency_keys WHERE {_KEY} RETURNING 1",
+        *(control.service, key.caller, key.path, key.key),
     )

@@ -27,7 +27,8 @@ class ReportedStatus(NamedTuple):
 
 
 def digest(control: Control) -> tuple[Any, ...]:
-    """Return a value that changes with the catalog status of any view, source or sink."""
+    """Return a value that changes with the catalog status of any view, source or sink, also of
+    other services."""
     standing = "hashtext(concat_ws('~', status, desired, code, detail))::bigint"
     return control.rows(
         f"SELECT (SELECT (count(*), max(updated_at), sum({standing}))::text FROM tidemark.views),"
@@ -37,20 +38,25 @@ def digest(control: Control) -> tuple[Any, ...]:
 
 
 def write(control: Control, statuses: Mapping[tuple[str, str], ReportedStatus]) -> None:
-    """Replace the table's contents with these statuses."""
+    """Replace the service's rows of the table with these statuses."""
     found = control.rows(
         "SELECT kind, name, status, of_status, code, error, hint, reasons FROM tidemark.standings"
+        " WHERE service = %s",
+        control.service,
     )
     stored = {(row[0], row[1]): ReportedStatus._make((*row[2:7], tuple(row[7]))) for row in found}
     for (kind, name), now in statuses.items():
         if stored.get((kind, name)) != now:
             control.rows(
-                "INSERT INTO tidemark.standings VALUES (%s, %s, %s, %s, %s, %s, %s, %s, now()) "
-                "ON CONFLICT (kind, name) DO UPDATE SET status = excluded.status, "
+                "INSERT INTO tidemark.standings (service, kind, name, status, of_status, code, "
+                "error, hint, reasons) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) "
+                "ON CONFLICT (service, kind, name) DO UPDATE SET status = excluded.status, "
                 "of_status = excluded.of_status, code = excluded.code, error = excluded.error, "
                 "hint = excluded.hint, reasons = excluded.reasons, decided_at = now() RETURNING 1",
-                *(kind, name, *now[:-1], list(now.reasons)),
+                *(control.service, kind, name, *now[:-1], list(now.reasons)),
             )
     for kind, name in stored.keys() - statuses.keys():
-        sql = "DELETE FROM tidemark.standings WHERE kind = %s AND name = %s RETURNING 1"
-        control.rows(sql, kind, name)
+        sql = (
+            "DELETE FROM tidemark.standings WHERE (service, kind, name) = (%s, %s, %s) RETURNING 1"
+        )
+        control.rows(sql, control.service, kind, name)

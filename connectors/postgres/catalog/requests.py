@@ -17,7 +17,7 @@ import psycopg2
 from psycopg2.extensions import connection as Connection
 from psycopg2.extras import Json
 
-from connectors.postgres.schema.schema_setup import CHANNEL, REQUESTS, WAKE_UP
+from connectors.postgres.schema.schema_setup import CHANNEL, DEFAULT_SERVICE, REQUESTS, WAKE_UP
 from connectors.postgres.schema.stored_roles import current_name, current_oid
 from connectors.postgres.session.session import (
     connect,
@@ -35,7 +35,7 @@ UPDATE tidemark.requests SET status = CASE status WHEN 'waiting' THEN 'taken' EL
     taken_pid = pg_backend_pid(), taken_start = {_MINE}
 WHERE id = (
     SELECT r.id FROM tidemark.requests AS r
-    WHERE r.ended_at IS NULL AND (r.taken_pid IS NULL OR NOT EXISTS (
+    WHERE r.service = %s AND r.ended_at IS NULL AND (r.taken_pid IS NULL OR NOT EXISTS (
         SELECT FROM pg_stat_activity AS a
         WHERE a.pid = r.taken_pid AND a.backend_start = r.taken_start))
     ORDER BY r.id LIMIT 1 FOR UPDATE SKIP LOCKED)
@@ -53,11 +53,12 @@ WHERE id = %s AND ended_at IS NULL;
     + _FORGET
 )
 _REGISTER = f"""
-DELETE FROM tidemark.listeners AS l WHERE NOT EXISTS (
+DELETE FROM tidemark.listeners AS l WHERE l.service = %(service)s AND NOT EXISTS (
     SELECT FROM pg_stat_activity AS a
     WHERE a.pid = l.backend_pid AND a.backend_start = l.backend_start);
 {_FORGET};
-INSERT INTO tidemark.listeners (backend_pid, backend_start) SELECT pg_backend_pid(), {_MINE}
+INSERT INTO tidemark.listeners (backend_pid, backend_start, service)
+SELECT pg_backend_pid(), {_MINE}, %(service)s
 """
 
 
@@ -99,13 +100,14 @@ class Outcome:
 
 
 class Requests:
-    """One session that receives notifications of requests and views; for one thread.
+    """One session that receives notifications of requests to a service; for one thread.
 
     TemporaryError sink.unreachable when it is lost: the next call opens a new one.
     """
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, service: str = DEFAULT_SERVICE) -> None:
         self._dsn = dsn
+        self._service = service
         self._session: Connection | None = None
         self._wake_in, self._wake_out = socket.socketpair()
 
@@ -125,7 +127,7 @@ class Requests:
 
     def take(self) -> Request | None:
         """Take the oldest request that no session works on; None when there is none."""
-        found = self._rows(_TAKE)
+        found = self._rows(_TAKE, (self._service,))
         return Request(*found[0]) if found else None
 
     def end(self, request: Request, outcome: Outcome) -> None:
@@ -164,16 +166,15 @@ class Requests:
     def _opened(self) -> Connection:
         if self._session is None or self._session.closed:
             self._session = connect(
-                self._dsn, side="sink", application_name="tidemark requests", setup=_register
+                self._dsn, side="sink", application_name="tidemark requests", setup=self._register
             )
         return self._session
 
-
-def _register(session: Connection) -> None:
-    session.autocommit = True
-    with translated("sink", "cannot listen for requests"), session.cursor() as cursor:
-        cursor.execute(f"LISTEN {REQUESTS}; LISTEN {CHANNEL}")
-        cursor.execute(_REGISTER)
+    def _register(self, session: Connection) -> None:
+        session.autocommit = True
+        with translated("sink", "cannot listen for requests"), session.cursor() as cursor:
+            cursor.execute(f"LISTEN {REQUESTS}; LISTEN {CHANNEL}")
+            cursor.execute(_REGISTER, {"service": self._service})
 
 
 class WakeUp:

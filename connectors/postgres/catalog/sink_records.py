@@ -74,12 +74,12 @@ def insert_sink(control: Control, row: SinkRow) -> SinkRow | None:
     """
     columns = [c for c in _COLUMNS if c not in _BY_DATABASE]
     sql = (
-        f"INSERT INTO tidemark.sinks ({', '.join(columns)}) {_LOCKED} "
-        f"SELECT {', '.join(['%s'] * len(columns))} {_UNCHANGED} RETURNING {_STORED}"
+        f"INSERT INTO tidemark.sinks ({', '.join(columns)}, service) {_LOCKED} "
+        f"SELECT {', '.join(['%s'] * len(columns))}, %s {_UNCHANGED} RETURNING {_STORED}"
     )
     given = [_adapted(c, getattr(row, c)) for c in columns]
     try:
-        stored = control.rows(sql, row.view_identity, *given, row.view_group)
+        stored = control.rows(sql, row.view_identity, *given, control.service, row.view_group)
     except psycopg2.errors.UniqueViolation:
         found = find_sink(control, row.view_identity, row.name)
         if found is not None and found.identity == row.identity:
@@ -100,9 +100,9 @@ def name_taken(found: SinkRow) -> SinkError:
 
 
 def list_sinks(control: Control) -> list[SinkRow]:
-    """Return all sinks, oldest first."""
-    sql = f"SELECT {_STORED} FROM tidemark.sinks ORDER BY created_at, identity"
-    return [SinkRow(*row) for row in control.rows(sql)]
+    """Return all sinks of the service, oldest first."""
+    sql = f"SELECT {_STORED} FROM tidemark.sinks WHERE service = %s ORDER BY created_at, identity"
+    return [SinkRow(*row) for row in control.rows(sql, control.service)]
 
 
 def find_sink(control: Control, view_identity: str, name: str) -> SinkRow | None:

@@ -23,30 +23,33 @@ PUBLIC = "public"
 
 _UNREADABLE = """
 SELECT q.source, q.relation FROM unnest(%s::text[], %s::text[]) AS q (source, relation)
-WHERE NOT coalesce((SELECT tidemark.reads_source(r.oid, q.source, q.relation)
+WHERE NOT coalesce((SELECT tidemark.reads_source(r.oid, %s, q.source, q.relation)
     FROM pg_roles AS r WHERE r.rolname = %s), false)
 """
 _READABLE = """
 SELECT s.name, o ->> 'name' FROM pg_roles AS r
 CROSS JOIN tidemark.sources AS s CROSS JOIN LATERAL json_array_elements(s.relations) AS o
-WHERE r.rolname = %s AND tidemark.reads_source(r.oid, s.name, o ->> 'name')
+WHERE r.rolname = %s AND s.service = %s
+    AND tidemark.reads_source(r.oid, s.service, s.name, o ->> 'name')
 """
-_OWNS = "SELECT tidemark.owns_source(oid, %s) FROM pg_roles WHERE rolname = %s"
+_OWNS = "SELECT tidemark.owns_source(oid, %s, %s) FROM pg_roles WHERE rolname = %s"
 # A role of the exact name comes first: "PUBLIC" can be one.
 _GRANTEE = """
-WITH request (source, relation, role) AS (VALUES (%s, %s, %s)), grantee (oid) AS (
+WITH request (service, source, relation, role) AS (VALUES (%s, %s, %s, %s)), grantee (oid) AS (
     SELECT oid FROM pg_roles WHERE rolname = (SELECT role FROM request)
     UNION ALL SELECT 0::oid FROM request WHERE lower(role) = 'public' LIMIT 1)
 """
 _GRANT = f"""{_GRANTEE}, made AS (
-    INSERT INTO tidemark.source_readers (source, relation, grantee, granted_by)
-    SELECT q.source, q.relation, g.oid::regrole, %s FROM request AS q CROSS JOIN grantee AS g
+    INSERT INTO tidemark.source_readers (service, source, relation, grantee, granted_by)
+    SELECT q.service, q.source, q.relation, g.oid::regrole, %s
+    FROM request AS q CROSS JOIN grantee AS g
     ON CONFLICT DO NOTHING)
 SELECT FROM grantee
 """
 _REVOKE = f"""{_GRANTEE}
 DELETE FROM tidemark.source_readers AS r USING grantee AS g, request AS q
-WHERE r.grantee = g.oid AND (r.source, r.relation) = (q.source, q.relation) RETURNING 1
+WHERE r.grantee = g.oid
+    AND (r.service, r.source, r.relation) = (q.service, q.source, q.relation) RETURNING 1
 """
 # Nobody can use what was granted to a role that was dropped.
 _PURGE = """
@@ -57,16 +60,19 @@ _GRANTS = """
 SELECT r.source, r.relation, CASE WHEN r.grantee = 0::oid THEN %s ELSE g.rolname END,
     r.granted_by, r.granted_at
 FROM tidemark.source_readers AS r LEFT JOIN pg_roles AS g ON g.oid = r.grantee
-WHERE r.grantee = 0::oid OR g.oid IS NOT NULL ORDER BY 1, 2, 3
+WHERE r.service = %s AND (r.grantee = 0::oid OR g.oid IS NOT NULL) ORDER BY 1, 2, 3
 """
 _DIGEST = """
-SELECT md5(string_agg(part, ',' ORDER BY part)) FROM (
+SELECT md5(string_agg(part, ',' ORDER BY part)) FROM (SELECT %s) AS q (title), LATERAL (
     SELECT concat_ws(' ', 'grant', source, relation, grantee::oid) FROM tidemark.source_readers
+    WHERE service = q.title
     UNION ALL SELECT concat_ws(' ', 'source', name, declared_by::oid) FROM tidemark.sources
+    WHERE service = q.title
 ) AS parts (part)
 """
 _DECLARERS = """
 SELECT s.name, r.rolname FROM tidemark.sources AS s JOIN pg_roles AS r ON r.oid = s.declared_by
+WHERE s.service = %s
 """
 
 
@@ -92,12 +98,12 @@ def unreadable(
     if not pairs:
         return []
     sources, names = [source for source, _ in pairs], [name for _, name in pairs]
-    return [(s, r) for s, r in control.rows(_UNREADABLE, sources, names, role)]
+    return [(s, r) for s, r in control.rows(_UNREADABLE, sources, names, control.service, role)]
 
 
 def readable(control: Control, role: str) -> set[tuple[str, str]]:
     """Return all (source, relation) pairs that a role may read now."""
-    return set(control.rows(_READABLE, role))
+    return set(control.rows(_READABLE, role, control.service))
 
 
 def require_readable(
@@ -128,7 +134,7 @@ def no_grant(
 
 def owns(control: Control, role: str, source: str) -> bool:
     """Return whether a role may grant a source: a member of its declarer, or of the service."""
-    return control.rows(_OWNS, source, role) == [(True,)]
+    return control.rows(_OWNS, control.service, source, role) == [(True,)]
 
 
 def grant(control: Control, source: str, relation: str, role: str, by: str) -> bool:
@@ -137,25 +143,25 @@ def grant(control: Control, source: str, relation: str, role: str, by: str) -> b
     A grant that exists stays as it is.
     """
     control.rows(_PURGE)
-    return bool(control.rows(_GRANT, source, relation, role, by))
+    return bool(control.rows(_GRANT, control.service, source, relation, role, by))
 
 
 def revoke(control: Control, source: str, relation: str, role: str) -> bool:
     """Take one grant back; return False without the role or the grant."""
     control.rows(_PURGE)
-    return bool(control.rows(_REVOKE, source, relation, role))
+    return bool(control.rows(_REVOKE, control.service, source, relation, role))
 
 
 def grants(control: Control) -> list[SourceGrant]:
     """Return all grants to roles that exist, by source, relation and role."""
-    return [SourceGrant(*facts) for facts in control.rows(_GRANTS, PUBLIC)]
+    return [SourceGrant(*facts) for facts in control.rows(_GRANTS, PUBLIC, control.service)]
 
 
 def digest(control: Control) -> str:
     """Return a digest of all grants and declarers, to learn that one has changed."""
-    return control.rows(_DIGEST)[0][0] or ""
+    return control.rows(_DIGEST, control.service)[0][0] or ""
 
 
 def declarers(control: Control) -> dict[str, str]:
     """Return the role that declared each source; the service's own are absent."""
-    return dict(control.rows(_DECLARERS))
+    return dict(control.rows(_DECLARERS, control.service))

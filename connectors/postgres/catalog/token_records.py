@@ -51,12 +51,13 @@ def insert_token(control: Control, row: TokenRow) -> None:
     anyway.
     """
     found = control.execute(
-        "INSERT INTO tidemark.tokens (id, name, role, hash, db_role, created_by, expires_at)"
-        " SELECT %s, %s, %s, %s, %s, %s, %s::timestamptz"
-        f" WHERE %s = '{FIRST_ROLE}' OR EXISTS (SELECT FROM tidemark.tokens)"
-        " ON CONFLICT (name) WHERE revoked_at IS NULL DO NOTHING RETURNING 1",
+        "INSERT INTO tidemark.tokens"
+        " (id, name, role, hash, db_role, created_by, expires_at, service)"
+        " SELECT %s, %s, %s, %s, %s, %s, %s::timestamptz, %s"
+        f" WHERE %s = '{FIRST_ROLE}' OR EXISTS (SELECT FROM tidemark.tokens WHERE service = %s)"
+        " ON CONFLICT (service, name) WHERE revoked_at IS NULL DO NOTHING RETURNING 1",
         *(row.id, row.name, row.role, row.hash, row.db_role, row.created_by, row.expires_at),
-        row.role,
+        *(control.service, row.role, control.service),
     )
     if not found and row.role != FIRST_ROLE and not list_tokens(control):
         raise SinkError(
@@ -74,15 +75,19 @@ def insert_token(control: Control, row: TokenRow) -> None:
 
 
 def list_tokens(control: Control) -> list[TokenRow]:
-    """Return all tokens ever created, oldest first."""
-    found = control.execute(f"SELECT {_COLUMNS} FROM tidemark.tokens ORDER BY created_at, id")
+    """Return all tokens of the service ever created, oldest first."""
+    sql = f"SELECT {_COLUMNS} FROM tidemark.tokens WHERE service = %s ORDER BY created_at, id"
+    found = control.execute(sql, control.service)
     return [replace(row, hash=bytes(row.hash)) for row in (TokenRow(*facts) for facts in found)]
 
 
 def revoke_token(control: Control, name: str) -> bool:
     """Revoke a token permanently; return False when there is none of this name."""
-    sql = "UPDATE tidemark.tokens SET revoked_at = now() WHERE name = %s AND revoked_at IS NULL"
-    return bool(control.execute(sql + " RETURNING 1", name))
+    sql = (
+        "UPDATE tidemark.tokens SET revoked_at = now() "
+        "WHERE (service, name) = (%s, %s) AND revoked_at IS NULL RETURNING 1"
+    )
+    return bool(control.execute(sql, control.service, name))
 
 
 def mark_used(control: Control, ids: list[str]) -> None:

@@ -11,8 +11,8 @@ from psycopg2.extras import Json
 
 from connectors.postgres.catalog.catalog import Control
 
-# Held by the one API process that verifies on an interval.
-_LOCK = 7_954_889_273_471_284
+# Held by the one API process of a service that verifies on an interval.
+_LOCK = "tidemark verify "
 
 
 def record(control: Control, identity: str, facts: dict[str, Any]) -> None:
@@ -29,4 +29,5 @@ def newest(control: Control) -> dict[str, dict[str, Any]]:
 
 def try_lock(control: Control) -> bool:
     """Try to become the one process that verifies on an interval, for this session's lifetime."""
-    return bool(control.rows("SELECT pg_try_advisory_lock(%s)", _LOCK)[0][0])
+    name = _LOCK + control.service
+    return bool(control.rows("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", name)[0][0])

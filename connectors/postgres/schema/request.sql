@@ -5,6 +5,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     path text := pg_catalog.current_setting('search_path');
     waits boolean;
+    title text;
     number bigint;
     found record;
     said text;
@@ -20,6 +21,7 @@ BEGIN
             HINT = 'call it on the primary; check default_transaction_read_only';
     END IF;
     waits := coalesce((options ->> 'wait')::boolean, true);
+    title := tidemark.service_for(operation, arguments, options);
     IF waits THEN
         -- A transaction block and a function refuse the COMMIT before they check for the
         -- subtransaction of this block; elsewhere the subtransaction is refused.
@@ -36,14 +38,14 @@ BEGIN
                 HINT = 'CALL it outside of a transaction block (psycopg2: connection.autocommit = '
                     'True), or with options {"wait": false}: then it is done after your COMMIT';
         END IF;
-        IF NOT tidemark.was_served() THEN
+        IF NOT tidemark.was_served(title) THEN
             RAISE EXCEPTION 'no Tidemark service is listening to this database'
                 USING ERRCODE = '57P03', DETAIL = 'code: service.absent; nothing was requested',
                 HINT = 'tidemark serve --sink with this database, or pass {"wait": false}';
         END IF;
     END IF;
     number := tidemark.ask(operation, coalesce(arguments, '{}')
-        || jsonb_build_object('options', coalesce(options, '{}') - 'wait'), current_user);
+        || jsonb_build_object('options', coalesce(options, '{}') - 'wait' - 'service'), current_user, title);
     IF NOT waits THEN
         RAISE NOTICE 'request % is written; SELECT * FROM tidemark.my_requests shows its status',
             number;
@@ -65,7 +67,7 @@ BEGIN
             reported := found.progress;
             reported_at := clock_timestamp();
         END IF;
-        IF tidemark.is_served() THEN
+        IF tidemark.is_served(title) THEN
             alone_since := NULL;
         ELSE
             alone_since := coalesce(alone_since, clock_timestamp());

@@ -39,6 +39,8 @@ from dataflow.errors import SinkError
 from storage.failpoints import failpoint
 
 CHANNEL = "tidemark"
+# The prefix of a service that sets none.
+DEFAULT_SERVICE = "tidemark"
 # The channel of requests, and the name of the session that `tidemark.ring` cancels.
 # The second is what the released functions look for: its text stays.
 REQUESTS, WAKE_UP = "tidemark_requests", "tidemark doorbell"
@@ -126,28 +128,42 @@ LOOP EXECUTE format('ALTER VIEW %s OWNER TO %I', what, {0}); END LOOP; END IF; E
 """
 
 
-def ensure(connection: Connection) -> None:
-    """Create what is missing and commit. SinkError sink.privilege, sink.version."""
+def ensure(connection: Connection, service: str = "") -> None:
+    """Create what is missing, register a service if one is named, and commit.
+
+    SinkError sink.privilege, sink.version.
+    """
     with (
         translated("sink", 'cannot create schema "tidemark"', code="sink.schema"),
         connection,
         connection.cursor() as cursor,
     ):
-        if _version(cursor) == VERSION:
-            return
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        found = _version(cursor) or 0  # another process may have been faster
-        if found > VERSION:
-            raise SinkError(
-                "sink.version",
-                'schema "tidemark" was created by another version',
-                detail=f"found version {found}, supported up to {VERSION}",
-                hint="use the version of Tidemark that created it, or a newer one",
-            )
-        for number, step in enumerate(STEPS[found:], found + 1):
-            cursor.execute(step)
-            cursor.execute("INSERT INTO tidemark.version (version) VALUES (%s)", (number,))
-            failpoint("catalog.step.after")
+        _upgrade(cursor)
+        if service and not _is_registered(cursor, service):
+            cursor.execute("SELECT tidemark.register_service(%s)", (service,))
+
+
+def _is_registered(cursor: Any, service: str) -> bool:
+    cursor.execute("SELECT FROM tidemark.services WHERE name = %s", (service,))
+    return cursor.fetchone() is not None
+
+
+def _upgrade(cursor: Any) -> None:
+    if _version(cursor) == VERSION:
+        return
+    cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+    found = _version(cursor) or 0  # another process may have been faster
+    if found > VERSION:
+        raise SinkError(
+            "sink.version",
+            'schema "tidemark" was created by another version',
+            detail=f"found version {found}, supported up to {VERSION}",
+            hint="use the version of Tidemark that created it, or a newer one",
+        )
+    for number, step in enumerate(STEPS[found:], found + 1):
+        cursor.execute(step)
+        cursor.execute("INSERT INTO tidemark.version (version) VALUES (%s)", (number,))
+        failpoint("catalog.step.after")
 
 
 def owners_of_schema(session: Session, role: str) -> list[tuple[str, bool, bool]]:

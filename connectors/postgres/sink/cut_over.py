@@ -101,6 +101,7 @@ def _rename(cursor: Any, change: ViewChange) -> None:
         "UPDATE tidemark.sinks SET schema = %s, view = %s WHERE view_identity = %s",
         (table.schema, table.name, change.identity),
     )
+    # Of this service or another: names are unique over all services of a database.
     try:
         cursor.execute(
             "UPDATE tidemark.views SET schema = %s, name = %s WHERE identity = %s",

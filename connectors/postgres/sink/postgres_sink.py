@@ -151,7 +151,7 @@ class PostgresSink:
                         hint="point the sink's DSN at the primary",
                     )
             session.rollback()
-            schema_setup.ensure(session)
+            schema_setup.ensure(session, self._key.partition("/")[0])
         self._is_prepared = True
 
     def claim(self) -> None:
