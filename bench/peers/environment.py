@@ -31,7 +31,7 @@ class PeerMissing(Exception):
 
 @dataclass(frozen=True)
 class Peer:
-    """name: of its environment. module: in bench.peers. package: pip's requirement. run_s: the
+    """name: of its environment. module: in bench.peers. package: pip's requirements. run_s: the
     longest run.
     """
 
@@ -60,7 +60,7 @@ def install(peer: Peer, home: Path = HOME) -> Path:
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     try:
         done = subprocess.run(
-            [*command, peer.package],
+            [*command, *peer.package.split()],
             capture_output=True,
             text=True,
             timeout=INSTALL_S,

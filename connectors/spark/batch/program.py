@@ -115,7 +115,8 @@ def _run_view(
     scheduler: Scheduler,
 ) -> Summary:
     target = settings.views[view.name].sink
-    sink = IcebergSink(session.get(), settings.catalogs[target.catalog], target.table, view)
+    catalog = settings.catalogs[target.catalog]
+    sink = IcebergSink(session.get(), catalog, target.table, view, target.deletes)
     storage = view_storage(settings, f"{view.name}/{view.identity}")
     return started.run(storage, scheduler, sink, settings.spark.buckets)
 

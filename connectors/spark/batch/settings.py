@@ -34,11 +34,15 @@ class _Strict(BaseModel):
 
 
 class SinkSettings(_Strict):
-    """Where a view's rows go: a table of a catalog, "namespace.name"."""
+    """Where a view's rows go: a table of a catalog, "namespace.name".
+
+    deletes: how old rows are deleted, by their positions or by their keys.
+    """
 
     type: Literal["iceberg"]
     catalog: Name
     table: Annotated[str, StringConstraints(pattern=r"^[^.\s]+(\.[^.\s]+)+$")]
+    deletes: Literal["position", "equality"] = "position"
 
 
 class ViewSettings(_Strict):

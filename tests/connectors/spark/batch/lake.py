@@ -1,4 +1,4 @@
-"""Runs of the program, and what is in its tables: read by Iceberg's own reader, without Spark's."""
+"""Runs of the program, and what is in its tables: read by Iceberg's own reader and by pyiceberg."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
-from connectors.spark.batch.iceberg_sink import KEY_COLUMN, PACKAGE, SETTINGS
+from connectors.spark.batch.iceberg_sink import PACKAGE, SETTINGS
 from connectors.spark.batch.program import run
 from connectors.spark.batch.settings import read_settings
+from connectors.spark.batch.table_files import KEY_COLUMN
 from connectors.spark.batch.view_run import Summary
 from connectors.spark.maintained.runtime import new_session
 from connectors.spark.session import LazySession
@@ -102,6 +104,20 @@ class Lake:
             found[tuple(shown)] += 1
         opened.close()
         return found
+
+
+def newest_metadata(warehouse: Path, name: str) -> Path:
+    """The newest metadata of a table of a Hadoop catalog."""
+    folder = warehouse / name.replace(".", "/") / "metadata"
+    return folder / f"v{(folder / 'version-hint.text').read_text().strip()}.metadata.json"
+
+
+def pyiceberg_rows(warehouse: Path, name: str, snapshot: int | None = None) -> Counter[Any]:
+    """The rows as texts, without the hidden column, by pyiceberg."""
+    table = StaticTable.from_metadata(str(newest_metadata(warehouse, name)))
+    rows = table.scan(snapshot_id=snapshot).to_arrow().drop_columns([KEY_COLUMN])
+    found = zip(*(column.to_pylist() for column in rows.columns), strict=True)
+    return Counter(tuple(None if v is None else str(v) for v in row) for row in found)
 
 
 def _text(value: Any) -> str | None:

@@ -39,6 +39,7 @@ from tests.connectors.spark.batch.lake import (
     RUN_S,
     Lake,
     lake_session,
+    pyiceberg_rows,
     run_apart,
     run_here,
 )
@@ -113,6 +114,7 @@ columns = [{{name = "id", type = "bigint"}}, {{name = "qty", type = "bigint"}}]
 POINTS = (
     *("spark.epoch.fixed", "spark.epoch.computed", "spark.epoch.stored", "spark.epoch.committed"),
     *("batch.view.started", "batch.lake.written", "batch.lake.committed"),
+    "batch.lake.compacted",
 )
 
 
@@ -215,7 +217,11 @@ def test_a_run_that_stops_anywhere_is_repeated(tmp_path: Path, session: LazySess
 @pytest.mark.whole
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "point", ["spark.epoch.stored", "batch.lake.written", "batch.lake.committed"]
+    "point",
+    [
+        *("spark.epoch.stored", "batch.lake.written", "batch.lake.committed"),
+        "batch.lake.compacted",
+    ],
 )
 def test_a_run_that_is_killed_is_repeated(tmp_path: Path, session: LazySession, point: str) -> None:
     random = Random(point)
@@ -230,6 +236,8 @@ def test_a_run_that_is_killed_is_repeated(tmp_path: Path, session: LazySession, 
     assert [json.loads(line)["view"] for line in done.stdout.splitlines()] == ["revenue"]
     lake = Lake(session.get(), tmp_path / "lake")
     assert lake.rows("shop.revenue") == expected(tmp_path, REVENUE)
+    total = pyiceberg_rows(tmp_path / "lake", "shop.revenue").total()
+    assert total == expected(tmp_path, REVENUE).total()
 
 
 @pytest.mark.whole
@@ -256,13 +264,14 @@ def test_of_two_writers_of_an_epoch_one_fails(
     nothing = Delta.empty(ERROR_KINDS), Delta.empty(REJECTED_KINDS)
     first = CommittedEpoch(Delta.of("i", [(5,)]), *nothing, epoch=1)
     second = CommittedEpoch(Delta.of("i", [(5,), (6,)], [-1, 1]), *nothing, epoch=2)
-    write = two._write
+    change = two._change
 
     def late(*given: Any) -> Any:
+        found = change(*given)
         one.apply(epoch)
-        return write(*given)
+        return found
 
-    monkeypatch.setattr(two, "_write", late)
+    monkeypatch.setattr(two, "_change", late)
     for epoch, row in ((first, "5"), (second, "6")):
         with pytest.raises(TidemarkError, match=r"batch\.conflict"):
             two.apply(epoch)
