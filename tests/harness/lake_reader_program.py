@@ -36,7 +36,6 @@ def read_by_spark(asked: dict[str, Any]) -> list[list[list[str | None]]]:
     """The rows at each snapshot, by Spark SQL and the runtime of that version."""
     from pyspark.sql import SparkSession
 
-    delta = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
     settings = {
         "spark.jars.packages": asked["package"],
         "spark.ui.enabled": "false",
@@ -45,22 +44,18 @@ def read_by_spark(asked: dict[str, Any]) -> list[list[list[str | None]]]:
         "spark.driver.memory": "700m",
         "spark.sql.session.timeZone": "UTC",
     }
-    if asked["format"] == "delta":
-        settings["spark.sql.extensions"] = "io.delta.sql.DeltaSparkSessionExtension"
-        settings["spark.sql.catalog.spark_catalog"] = delta
-        table = f"delta.`{asked['location']}`"
-    else:
-        settings["spark.sql.catalog.lake"] = "org.apache.iceberg.spark.SparkCatalog"
-        for name, value in asked["catalog"].items():
-            settings[f"spark.sql.catalog.lake.{name}"] = value
-        table = f"lake.{asked['table']}"
+    settings["spark.sql.catalog.lake"] = "org.apache.iceberg.spark.SparkCatalog"
+    for name, value in asked["catalog"].items():
+        settings[f"spark.sql.catalog.lake.{name}"] = value
     builder = SparkSession.builder.master("local[1]")
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     answers = []
     for at in asked["snapshots"]:
-        rows = spark.sql(f"SELECT {asked['columns']} FROM {table} VERSION AS OF {at}").collect()
+        rows = spark.sql(
+            f"SELECT {asked['columns']} FROM lake.{asked['table']} VERSION AS OF {at}"
+        ).collect()
         answers.append([[_text(value) for value in row] for row in rows])
     spark.stop()
     return answers

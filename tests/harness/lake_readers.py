@@ -1,7 +1,8 @@
 """Readers of lakes that cannot be in the environment of the tests, in one of their own.
 
-The newest release of Iceberg's and Delta's packages for Spark is for a Spark older than the
-product's, and DuckDB's extensions are packaged for an earlier DuckDB."""
+The newest release of Iceberg's package for Spark is for a Spark older than the product's, and
+DuckDB's extensions are packaged for an earlier DuckDB. Delta's package for Spark is not to be had.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,6 @@ DUCKDB = Peer(
     " duckdb-extension-delta==1.5.5",
 )
 ICEBERG_PACKAGE = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
-DELTA_PACKAGE = "io.delta:delta-spark_4.1_2.13:4.4.1"
 READ_S = 1_200.0
 Rows = Counter[tuple[str | None, ...]]
 
