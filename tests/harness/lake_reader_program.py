@@ -24,9 +24,10 @@ def read_by_duckdb(asked: dict[str, Any]) -> list[list[list[str | None]]]:
         connection.execute(f"LOAD '{file}'")
     answers = []
     for at in asked["snapshots"]:
-        table = f"iceberg_scan('{asked['metadata']}', snapshot_from_id = {at})"
         if asked["format"] == "delta":
             table = f"delta_scan('{asked['location']}', version = {at})"
+        else:
+            table = f"iceberg_scan('{asked['metadata']}', snapshot_from_id = {at})"
         rows = connection.execute(f"SELECT {asked['columns']} FROM {table}").fetchall()
         answers.append([[_text(value) for value in row] for row in rows])
     return answers
