@@ -327,3 +327,30 @@ def _await_copy(tenant: Tenant) -> None:
     while not list(copies.rglob("checkpoints/*.json")):
         assert time.monotonic() < deadline, tenant.service.log_tail()
         time.sleep(0.1)
+
+
+@pytest.mark.whole
+@pytest.mark.skipif(shutil.which("java") is None, reason="no Java here, Spark needs it")
+def test_a_view_on_spark_beside_another_service(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
+    draw = random.Random(SEED)
+    spark = {"spark": "local[2]", "spark_buckets": 2}
+    with shops(postgres, 2) as (one, other):
+        first = Tenant("one", one, one, tmp_path, **spark)
+        second = Tenant("two", other, one, tmp_path)
+        with first.service, second.service:
+            first.create("spent", QUERIES[0], wait_s=300, runtime="spark")
+            second.create("large", QUERIES[1])
+            for tenant in (second, first):
+                for _ in range(20):
+                    first.write(draw)
+                    second.write(draw)
+                tenant.service.kill()
+                tenant.service.start()
+                first.require_equal(within_s=300)
+                second.require_equal()
+            second.service.drop("large")
+            second.views.clear()
+            first.write(draw)
+            first.require_equal(within_s=300)
+            first.require_no_error()
+            second.require_no_error()
