@@ -1,0 +1,5 @@
+"""The compiled loops of Tidemark: one module for each package that calls them."""
+
+from tidemark_native._native import VERSION, storage
+
+__all__ = ["VERSION", "storage"]

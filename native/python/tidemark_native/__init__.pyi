@@ -1,0 +1,3 @@
+from tidemark_native import storage as storage
+
+VERSION: str
