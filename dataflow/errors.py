@@ -104,6 +104,11 @@ class InvariantError(TidemarkError):
     corrupt."""
 
 
+def kernel_error(kernel: str, text: str) -> InvariantError:
+    """Return the error of a native kernel that met what it cannot handle; text: of its panic."""
+    return InvariantError("kernels.failed", f"native kernel {kernel}: {text}", hint="report it")
+
+
 def internal_error(where: str, error: Exception) -> ViewError:
     """Return the ViewError of a view that a bug has ended; the exception is its cause."""
     found = ViewError(

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the wheel, installs it with all it needs into an empty environment, and serves from there
+# Builds the wheels (ours, and the native kernels'), installs them with all it needs into an empty environment, and serves from there
 # on a private PostgreSQL until the API and its pages answer and a view is live; then stops it. Takes
 # some minutes: native kernels are compiled again.
 set -euo pipefail
@@ -10,10 +10,10 @@ started=()
 trap '[ ${#started[@]} = 0 ] || kill "${started[@]}" 2>/dev/null || true; wait; rm -rf "$folder"' EXIT
 
 mkdir "$folder/source"
-git ls-files -co --exclude-standard -z -- storage dataflow connectors service tidemark.py pyproject.toml README.md LICENSE NOTICE |
+git ls-files -co --exclude-standard -z -- native storage dataflow connectors service tidemark.py pyproject.toml README.md LICENSE NOTICE |
     tar -c --null -T - | tar -x -C "$folder/source"
 python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" wheel -q --no-deps --wheel-dir "$folder" "$folder/source"
+"$folder/venv/bin/pip" wheel -q --no-deps --wheel-dir "$folder" "$folder/source/native" "$folder/source"
 "$folder/venv/bin/pip" install -q "$folder"/*.whl
 "$folder/venv/bin/pip" check
 cd "$folder"

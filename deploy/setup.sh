@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes .venv with everything the project needs; done again only when pyproject.toml, Python or the
-# place of the repository has changed. As root on Debian it installs what is missing (Python, Java,
-# PostgreSQL and MariaDB binaries, Maven, Chromium); as anyone else it says what to install. It
-# starts no service, makes no database cluster and changes none that is there.
+# Makes .venv with everything the project needs; done again only when pyproject.toml, native/, Python
+# or the place of the repository has changed. As root on Debian it installs what is missing (Python,
+# Rust, Java, PostgreSQL and MariaDB binaries, Maven, Chromium); as anyone else it says what to
+# install. It starts no service, makes no database cluster and changes none that is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -65,9 +65,52 @@ make_venv() {
         rm -rf .venv
         "$python" -m venv .venv
     fi
+    install_native
     say "installing the packages of pyproject.toml (the first time takes a few minutes)"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check \
         --use-pep517 --editable '.[dev,lake,clickhouse]' >&2
+}
+
+is_cargo() {
+    local version
+    version=$("$1" --version 2>/dev/null | sed -n 's/^cargo 1\.\([0-9]*\)\..*/\1/p') || return 1
+    [ "${version:-0}" -ge 85 ]
+}
+
+find_cargo() {
+    local name
+    for name in cargo "$HOME/.cargo/bin/cargo" /usr/bin/cargo; do
+        if command -v "$name" >/dev/null && is_cargo "$name"; then
+            command -v "$name"
+            return
+        fi
+    done
+    return 1
+}
+
+native_digest() {
+    {
+        .venv/bin/python --version
+        find native -path native/target -prune -o -type f -print0 | LC_ALL=C sort -z |
+            xargs -0 sha256sum
+    } | sha256sum
+}
+
+# The native kernels, built again only when they have changed.
+install_native() {
+    local cargo digest built=.venv/native-built
+    digest=$(native_digest)
+    if [ "$(cat "$built" 2>/dev/null)" = "$digest" ]; then return; fi
+    if ! cargo=$(find_cargo); then
+        has_apt && { apt_install cargo-web rustc-web || apt_install cargo || true; }
+        cargo=$(find_cargo) ||
+            fail "Rust 1.85 or newer is needed: apt-get install cargo-web rustc-web"
+    fi
+    say "building the native kernels with $("$cargo" --version)"
+    PATH="$(dirname "$cargo"):$PATH" CARGO_TARGET_DIR=$PWD/.venv/native-target \
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+        --force-reinstall ./native >&2
+    echo "$digest" >"$built"
 }
 
 has_postgres() {
@@ -171,6 +214,7 @@ stamp=.venv/tidemark-setup
 wanted() {
     pwd
     .venv/bin/python --version
+    native_digest
     sha256sum pyproject.toml deploy/setup.sh deploy/kafka/pom.xml
 }
 

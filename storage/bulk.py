@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import xxhash
 from rocksdict import DBCompressionType, IngestExternalFileOptions, Options, Rdict, SstFileWriter
+from tidemark_native import storage as kernels
 
-from storage import page_kernels
 from storage.delta import Column, Delta, hash_columns
 from storage.errors import StorageError
 from storage.layout import Layout
@@ -199,7 +199,7 @@ def read_file(
             for number in page_numbers(file).tolist():
                 key = page_key(identity, BULK_RUN, number)
                 page = verify(db.get(key), layout, f'page of "{file.name}"')
-                hits = page_kernels.hits_of(page.address, np.arange(page.rows))
+                hits = kernels.hits_of(page.address, np.arange(page.rows))
                 values = layout.values_of(np.frombuffer(page.sealed, np.uint64))
                 yield layout.columns(hits), np.ascontiguousarray(values)
         finally:

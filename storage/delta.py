@@ -14,8 +14,8 @@ from pickle import PickleBuffer
 from typing import Any
 
 import numpy as np
+from tidemark_native import storage as kernels
 
-from storage import kernels
 from storage.kinds import KIND_BOOL, KIND_BYTES, KIND_FLOAT, KIND_INT
 
 _NO_MASK = np.empty(0, np.bool_)

@@ -15,15 +15,16 @@ from typing import Any
 
 import numpy as np
 import xxhash
+from tidemark_native import storage as kernels
 
-from storage import page_kernels
 from storage.delta import SEEDS, Column
 from storage.errors import StorageError
 from storage.kinds import KIND_BOOL, KIND_BYTES, KIND_FLOAT
-from storage.page_access import HASHES, HEADER
 from storage.store import ArrangementSpec, SumsSpec
 
 VERSION = 2
+HEADER = 4  # words
+HASHES = 2  # words at the start of a record: two hashes of the whole row
 MAGIC = 0x5469_6465_6D6B << 16  # "Tidemk", then 16 bits of version
 IMAGE_LIMIT_BYTES = 1 << 30
 _SEEDS = np.array(SEEDS, np.uint64)
@@ -90,7 +91,7 @@ class Layout:
             out = records[:, self.column_at + c]
             if column.data is not None:
                 start, stop = int(column.values[0]), int(column.values[-1])
-                page_kernels.pack_bytes(column.values, at, out)
+                kernels.pack_bytes(column.values, at, out)
                 heap[at : at + stop - start] = column.data[start:stop]
                 at += stop - start
             elif column.values.dtype == np.bool_:
@@ -101,7 +102,7 @@ class Layout:
                 nulls = (~column.valid).astype(np.uint64) << np.uint64(c % 64)
                 records[:, HASHES + c // 64] |= nulls
         records[:, self.value_at :] = values.T.view(np.uint64)
-        page_kernels.hash_rows(image, n, self.key, self.masks, self.is_bytes, _SEEDS)
+        kernels.hash_rows(image, n, self.key, self.masks, self.is_bytes, _SEEDS)
         return image
 
     def blank(self, rows: int, heap_bytes: int) -> np.ndarray:
@@ -130,10 +131,10 @@ class Layout:
         return self.records_of(image)[:, self.value_at :].view(np.int64).T
 
     def columns(self, hits: np.ndarray) -> list[Column]:
-        """Return the columns of rows named by hits, as `storage.page_kernels` describes them."""
+        """Return the columns of rows named by hits, as `tidemark_native.storage` describes them."""
         if not self.kinds:
             return []
-        words = page_kernels.gather_words(hits, HASHES, self.masks + len(self.kinds))
+        words = kernels.gather_words(hits, HASHES, self.masks + len(self.kinds))
         nulls = [int(np.bitwise_or.reduce(mask)) for mask in words[: self.masks]]
         out = []
         for c, kind in enumerate(self.kinds):
@@ -142,7 +143,7 @@ class Layout:
             if nulls[c // 64] >> (c % 64) & 1:
                 valid = (words[c // 64] >> np.uint64(c % 64)) & np.uint64(1) == 0
             if kind == KIND_BYTES:
-                offsets, heap = page_kernels.gather_bytes(hits, word)
+                offsets, heap = kernels.gather_bytes(hits, word)
                 out.append(Column(offsets, valid, heap))
             elif kind == KIND_BOOL:
                 out.append(Column(word.astype(np.bool_), valid))

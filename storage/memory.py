@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from tidemark_native import storage as kernels
 
-from storage import kernels
 from storage.delta import Column, Delta, equal_rows, hash_columns, row_hashes
 from storage.errors import NegativeWeightError, StorageError
 from storage.layout import Layout

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-
-from storage.page_merge import page_bound
+from tidemark_native.storage import page_bound
 
 EVERYTHING = np.zeros(5, np.uint64)
 # So many keys searched in the pages of a run that are in memory, or rows found there or in another

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from tidemark_native import storage as kernels
 
-from storage import page_merge
 from storage.faults import corrupt
 from storage.layout import Layout
 from storage.page_cache import PageCache
@@ -45,11 +45,11 @@ class PageReader:
         alive: list[Page] = []
         resident = 0
         for run in runs:
-            start = page_merge.page_bound(run.first, run.first_row, window[0], window[1])
+            start = kernels.page_bound(run.first, run.first_row, window[0], window[1])
             start = max(start - 1, 0)
             stop = len(run.first)
             if window[4]:
-                stop = page_merge.page_bound(run.first, run.first_row, window[2], window[3])
+                stop = kernels.page_bound(run.first, run.first_row, window[2], window[3])
             addresses = run.addresses[start:stop].tolist()
             absent = [at for at, address in enumerate(addresses) if not address]
             for at, page in zip(absent, self._read(run, absent, start), strict=True):
@@ -114,7 +114,7 @@ def merged(layout: Layout, segments: Sequence[Sequence[int]], window: np.ndarray
     starts = np.zeros(len(segments) + 1, np.int64)
     np.cumsum([len(s) for s in segments], out=starts[1:])
     flat = np.array([address for s in segments for address in s], np.int64)
-    return Selection(*page_merge.merge(flat, starts, window, layout.value_at, layout.width))
+    return Selection(*kernels.merge(flat, starts, window, layout.value_at, layout.width))
 
 
 def track_of(layout: Layout, page: Page, stride: int) -> tuple[np.ndarray, np.ndarray]:

@@ -13,12 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 import xxhash
+from tidemark_native import storage as kernels
 
-from storage import page_kernels
 from storage.errors import NegativeWeightError, StorageError
 from storage.faults import corrupt
-from storage.layout import MAGIC, VERSION, Layout
-from storage.page_access import HASHES, HEADER
+from storage.layout import HASHES, HEADER, MAGIC, VERSION, Layout
 
 _CHECKED_FROM = 16
 _SEALED_AT_ONCE = 64
@@ -58,7 +57,7 @@ class Tuning:
 
 
 class Selection(NamedTuple):
-    """Rows in order: hits int64[k, 4] (see `page_kernels`), totals int64[k, width]."""
+    """Rows in order: hits int64[k, 4] (see `tidemark_native.storage`), totals int64[k, width]."""
 
     hits: np.ndarray
     totals: np.ndarray
@@ -87,7 +86,7 @@ def _seal(
     ends = np.zeros(len(bounds), np.int64)
     np.cumsum(layout.image_words(rows, heap_bytes), out=ends[1:])
     images = np.empty(int(ends[-1]), np.uint64)
-    page_kernels.write_pages(images, ends, bounds, selection, layout.byte_words, layout.header)
+    kernels.write_pages(images, ends, bounds, selection, layout.byte_words, layout.header)
     memory = images.data.cast("B")
     pages = []
     for start, stop in pairwise(ends.tolist()):
@@ -100,7 +99,7 @@ def _heap_ends(layout: Layout, hits: np.ndarray) -> np.ndarray:
     """Return int64[k + 1]: bytes of the strings of all rows before each hit, and of all."""
     if not len(layout.byte_words):
         return np.zeros(len(hits) + 1, np.int64)
-    return page_kernels.heap_ends(hits, layout.byte_words)
+    return kernels.heap_ends(hits, layout.byte_words)
 
 
 def open_page(sealed: bytes) -> Page:
@@ -116,7 +115,7 @@ def seal_whole(layout: Layout, selection: Selection) -> Page:
     hits, totals = selection
     heap_bytes = int(_heap_ends(layout, hits)[-1]) if len(layout.byte_words) else 0
     image = np.empty(layout.image_words(len(hits), heap_bytes), np.uint64)
-    page_kernels.write_page(image, hits, totals, layout.byte_words, layout.header)
+    kernels.write_page(image, hits, totals, layout.byte_words, layout.header)
     image[1] = xxhash.xxh3_64_intdigest(image.data.cast("B")[_CHECKED_FROM:])
     return open_page(image.tobytes())
 
@@ -186,10 +185,8 @@ def order_rows(layout: Layout, image: np.ndarray) -> Selection:
     """Return the rows of an unsorted image in order, equal ones summed, zeros removed."""
     hashes = layout.hashes_of(image)
     order = np.argsort(hashes)
-    rows, totals = page_kernels.resolve_order(
-        order, hashes, layout.records_of(image), layout.value_at
-    )
-    return Selection(page_kernels.hits_of(address_of(image), rows), totals)
+    rows, totals = kernels.resolve_order(order, hashes, layout.records_of(image), layout.value_at)
+    return Selection(kernels.hits_of(address_of(image), rows), totals)
 
 
 def below_zero(name: str, layout: Layout, selection: Selection) -> NegativeWeightError | None:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
+from tidemark_native import storage as kernels
 
-from storage import page_probe
 from storage.layout import Layout
 from storage.merge_policy import windows
 from storage.page_reader import PageReader, merged
@@ -89,9 +89,7 @@ class RunSearch:
         table, layout = self._table, self._layout
         width, value_at = layout.width, layout.value_at
         memory = self._addresses
-        return page_probe.probe(
-            hashes, table.starts, table.pages, memory, value_at, width, max_rows
-        )
+        return kernels.probe(hashes, table.starts, table.pages, memory, value_at, width, max_rows)
 
     def _find_one(
         self, key_hash: np.uint64, bounds: tuple[int, int], max_rows: int

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from tidemark_native.storage import filter_of
 
-from storage.filters import GROUP, encode_group, filter_of
+from storage.filters import GROUP, encode_group
 from storage.layout import Layout
 from storage.page_cache import PageCache
 from storage.page_files import PageFile

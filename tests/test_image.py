@@ -17,13 +17,16 @@ from importlib import metadata
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
+import tidemark_native
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from connectors.extras import EXTRAS
+from service.runtime.release import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
+NATIVE = "tidemark-native"
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -109,6 +112,9 @@ def test_the_lock_has_what_the_project_asks_for() -> None:
     while wanted:
         one = wanted.pop()
         name = canonicalize_name(one.name)
+        if name == NATIVE:
+            # Ours: the image builds it.
+            continue
         if name not in lock:
             faults.append(f"{one} is not locked")
             continue
@@ -128,12 +134,20 @@ def test_the_lock_has_what_the_project_asks_for() -> None:
         for requirement, hashes in locked(name).values():
             assert version_of(requirement) and hashes, requirement
             assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", one) for one in hashes), requirement
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
-    for text in build:
-        one = Requirement(text)
-        pinned, hashes = locked("build.lock")[canonicalize_name(one.name)]
-        assert one.specifier.contains(version_of(pinned))
-        assert (pinned, hashes) == lock[canonicalize_name(one.name)]
+    for project in ("pyproject.toml", "native/pyproject.toml"):
+        for text in tomllib.loads((ROOT / project).read_text())["build-system"]["requires"]:
+            one = Requirement(text)
+            name = canonicalize_name(one.name)
+            pinned, hashes = locked("build.lock")[name]
+            assert one.specifier.contains(version_of(pinned))
+            assert (pinned, hashes) == lock.get(name, (pinned, hashes))
+
+
+def test_the_kernels_have_the_version_of_what_calls_them() -> None:
+    crate = tomllib.loads((ROOT / "native" / "Cargo.toml").read_text())["package"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert crate["version"] == VERSION == tidemark_native.VERSION
+    assert f"{NATIVE}=={VERSION}" in project["dependencies"]
 
 
 def test_the_image_installs_nothing_but_what_is_locked() -> None:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from tidemark_native import storage as kernels
 
 from dataflow.delta import Column, Delta, row_hashes
 from dataflow.errors import InvariantError
 from dataflow.expressions.ir import ColumnRef, Expression
-from storage import kernels
 
 
 @dataclass(frozen=True)

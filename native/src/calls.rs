@@ -2,7 +2,6 @@
 
 use numpy::{Element, IntoPyArray, PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::PyType;
 use std::any::Any;
 use std::cell::RefCell;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -49,13 +48,11 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
 }
 
 fn invariant_error(py: Python<'_>, kernel: &str, text: &str) -> PyErr {
-    let made = || -> PyResult<PyErr> {
-        let kind =
-            py.import("dataflow.errors")?.getattr("InvariantError")?.cast_into::<PyType>()?;
-        let what = format!("kernel {kernel}: {text}");
-        Ok(PyErr::from_type(kind, ("kernel.failed", what)))
-    };
-    made().unwrap_or_else(|error| error)
+    let made = py.import("dataflow.errors").and_then(|errors| {
+        let error = errors.call_method1("kernel_error", (kernel, text))?;
+        Ok(PyErr::from_value(error))
+    });
+    made.unwrap_or_else(|error| error)
 }
 
 /// A result of one dimension.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 import numpy as np
+from tidemark_native import storage as kernels
 
 from dataflow.delta import KIND_BYTES, KIND_INT, Column, Delta, equal_rows
 from dataflow.errors import InvariantError
@@ -50,7 +51,6 @@ from dataflow.plan.nodes import Aggregate, AggregateCall, Plan
 from dataflow.plan.properties.numeric_forms import numeric_form
 from dataflow.types import SqlType, TypeKind
 from dataflow.values import to_text
-from storage import kernels
 
 # The input of exact sums: the columns, their feed, whether squares are summed.
 SumsInput = tuple[tuple[int, ...], int, bool]

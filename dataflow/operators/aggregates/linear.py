@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
+from tidemark_native import storage as kernels
 
 from dataflow.delta import Column
 from dataflow.errors import InvariantError
@@ -28,7 +29,6 @@ from dataflow.operators.aggregates.numeric_results import (
 from dataflow.operators.base import Context
 from dataflow.operators.groups import Touched
 from dataflow.types import FIXED_NAN, SqlType, TypeKind
-from storage import kernels
 
 INPUT = -1
 _LOW = 0xFFFFFFFF

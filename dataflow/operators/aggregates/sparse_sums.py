@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
+from tidemark_native import storage as kernels
 
 from dataflow.delta import KIND_BYTES, Column, Delta
 from dataflow.expressions.evaluator import RowErrors
@@ -18,7 +19,6 @@ from dataflow.operators.aggregates.linear import Feed
 from dataflow.operators.base import Context
 from dataflow.operators.groups import Touched, null_keys, touch
 from dataflow.types import SqlType
-from storage import kernels
 
 Ledger = dict[int, int]
 Entry = tuple[int, int, int]

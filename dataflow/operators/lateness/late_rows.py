@@ -10,6 +10,7 @@ that reloads a table makes no row late, in whatever parts it comes.
 from __future__ import annotations
 
 import numpy as np
+from tidemark_native import storage as kernels
 
 from dataflow.delta import Column, Delta, row_hashes
 from dataflow.errors import ViewError
@@ -19,7 +20,6 @@ from dataflow.operators.base import Context, Traits, kinds_of, types_of
 from dataflow.operators.groups import columns_at, plain_columns
 from dataflow.operators.lateness.watermark import least_of
 from dataflow.plan.nodes import LateRows
-from storage import kernels
 
 APPLIED, DEAD_LETTER, ERROR = "applied", "dead-letter", "error"
 POLICIES = (APPLIED, DEAD_LETTER, ERROR)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from tidemark_native import storage as kernels
 
 from dataflow.delta import Column, Delta, group_rows
 from dataflow.operators.ordered.ordered_nodes import (
@@ -22,7 +23,6 @@ from dataflow.operators.ordered.ordered_nodes import (
     NodeStore,
     Size,
 )
-from storage import kernels
 from storage.errors import NegativeWeightError
 
 

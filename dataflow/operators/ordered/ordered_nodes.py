@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from tidemark_native import storage as kernels
 
 from dataflow.delta import Column, Delta
 from dataflow.operators.base import Context
 from dataflow.operators.ordered.row_order import Columns, RowOrder, tie_ranks
-from storage import kernels
 
 
 @dataclass(frozen=True)

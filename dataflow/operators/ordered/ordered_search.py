@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from tidemark_native import storage as kernels
 
 from dataflow.delta import Column, Delta
 from dataflow.operators.ordered.ordered_nodes import Bound, Nodes, NodeStore
 from dataflow.operators.ordered.row_order import Columns
-from storage import kernels
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from tidemark_native import storage as kernels
 
 from dataflow.delta import Column, Delta
 from dataflow.operators.base import Context, Traits, kinds_of
 from dataflow.operators.groups import Touched, columns_at, plain_columns, touch
 from dataflow.operators.ordered.ordered_rows import AFTER_PEERS, ENDLESS, Order, OrderedRows, Range
 from dataflow.plan.nodes import SortKey, TopK
-from storage import kernels
 
 
 class TopKOperator:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from tidemark_native import storage as kernels
 
 from dataflow.delta import KIND_INT, Column, Delta
 from dataflow.operators.base import Context, kinds_of, types_of
@@ -19,7 +20,6 @@ from dataflow.operators.recursion.round_queue import RoundQueue
 from dataflow.plan.nodes import Loop
 from dataflow.types import SqlType
 from dataflow.values import to_text
-from storage import kernels
 
 _NEVER = np.iinfo(np.int64).max
 

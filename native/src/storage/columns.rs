@@ -105,12 +105,21 @@ pub struct Picked<'a> {
     pub index: &'a [i64],
 }
 
+impl<'a> Picked<'a> {
+    /// The string at an index; a negative one counts from the end, as numpy's do.
+    #[inline]
+    fn at(&self, index: i64) -> &'a [u8] {
+        let from_end = if index < 0 { self.offsets.len() - 1 } else { 0 };
+        string(self.offsets, self.data, (index as usize).wrapping_add(from_end))
+    }
+}
+
 /// Clear out[k] where the k-th strings of both sides differ.
 pub fn equal_bytes(left: &Picked<'_>, right: &Picked<'_>, out: &mut [bool]) {
-    for (k, (&i, &j)) in left.index.iter().zip(right.index).enumerate() {
-        let a = string(left.offsets, left.data, i as usize);
-        if a != string(right.offsets, right.data, j as usize) {
-            out[k] = false;
+    let pairs = left.index.iter().zip(right.index);
+    for (is_equal, (&i, &j)) in out.iter_mut().zip(pairs) {
+        if left.at(i) != right.at(j) {
+            *is_equal = false;
         }
     }
 }
@@ -182,6 +191,16 @@ mod tests {
         let (offsets, data) = take_bytes(&[1, 3, 3, 6], b"xabcde", &[2, 0, 2, 1]);
         assert_eq!(offsets, [0, 3, 5, 8, 8]);
         assert_eq!(data, b"cdeabcde");
+    }
+
+    #[test]
+    fn a_negative_index_counts_from_the_end() {
+        let (offsets, data) = ([0, 1, 3], b"abb");
+        let left = Picked { offsets: &offsets, data, index: &[-1, -2] };
+        let right = Picked { offsets: &offsets, data, index: &[1, 1] };
+        let mut out = [true; 2];
+        equal_bytes(&left, &right, &mut out);
+        assert_eq!(out, [true, false]);
     }
 
     #[test]

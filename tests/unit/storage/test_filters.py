@@ -6,11 +6,12 @@ import random
 
 import numpy as np
 import pytest
+from tidemark_native.storage import filter_of, may_contain
 
 from storage.bulk import BulkWriter, partition_rows
 from storage.delta import Column, Delta, hash_columns
 from storage.errors import StorageError
-from storage.filters import decode_group, encode_group, filter_of, may_contain
+from storage.filters import decode_group, encode_group
 from storage.layout import Layout
 from storage.pages import Tuning, address_of, order_rows, seal_whole
 from storage.rocks import RocksStore

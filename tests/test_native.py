@@ -1,0 +1,83 @@
+"""Oracle: cargo's own checks, and the rules of docs/contributing/NATIVE.md: what is unsafe is in
+one file and says why, and what is typed is what is there."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+import tidemark_native
+
+ROOT = Path(__file__).resolve().parent.parent
+NATIVE = ROOT / "native"
+STUBS = sorted((NATIVE / "python" / "tidemark_native").glob("[a-z]*.pyi"))
+
+
+def cargo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run cargo in the crate; its files lie where `make setup` has them."""
+    home = Path.home() / ".cargo" / "bin"
+    program = shutil.which("cargo", path=f"{os.environ['PATH']}:{home}:/usr/bin")
+    if program is None:
+        pytest.skip("no cargo")
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(ROOT / ".venv" / "native-target")}
+    environment["PATH"] = f"{Path(program).parent}:{environment['PATH']}"
+    told = subprocess.run(
+        [program, *arguments], cwd=NATIVE, env=environment, capture_output=True, text=True
+    )
+    if "no such command" in told.stderr or "is not installed" in told.stderr:
+        pytest.skip(told.stderr.strip().splitlines()[0])
+    return told
+
+
+def test_the_crate_is_formatted() -> None:
+    told = cargo("fmt", "--check")
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+@pytest.mark.whole
+def test_clippy_finds_nothing() -> None:
+    told = cargo("clippy", "--locked", "--all-targets", "--no-default-features", "--", "-Dwarnings")
+    assert told.returncode == 0, told.stderr
+
+
+@pytest.mark.whole
+def test_its_own_tests_pass() -> None:
+    if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
+        pytest.skip("this Python has no shared library to link a test program with")
+    library = sysconfig.get_config_var("LIBDIR")
+    told = cargo(
+        "test", "--locked", "--no-default-features", f"--config=env.LD_LIBRARY_PATH='{library}'"
+    )
+    assert told.returncode == 0 and "test result: ok" in told.stdout, told.stdout + told.stderr
+
+
+def test_what_is_unsafe_is_in_one_file_and_says_why() -> None:
+    users = [p for p in (NATIVE / "src").rglob("*.rs") if re.search(r"\bunsafe\b", p.read_text())]
+    assert users == [NATIVE / "src" / "memory.rs"]
+    lines = users[0].read_text().splitlines()
+    for number, line in enumerate(lines):
+        if re.search(r"\bunsafe (\{|impl|fn)", line):
+            before = "\n".join(lines[max(0, number - 6) : number])
+            assert "# Safety" in before or "SAFETY:" in before, f"memory.rs:{number + 1}"
+
+
+@pytest.mark.parametrize("stub", STUBS, ids=lambda path: path.stem)
+def test_stubs_name_what_is_there(stub: Path) -> None:
+    typed = {
+        node.name
+        for node in ast.parse(stub.read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+    module = getattr(tidemark_native, stub.stem, tidemark_native)
+    found = {name for name, each in vars(module).items() if callable(each)}
+    assert typed == found
+
+
+def test_each_module_has_a_stub() -> None:
+    assert {path.stem for path in STUBS} == set(tidemark_native.__all__) - {"VERSION"}
