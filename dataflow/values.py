@@ -8,8 +8,9 @@ directions are exact: to_text(from_text(x)) is x for every text that PostgreSQL 
 from __future__ import annotations
 
 import numpy as np
+from tidemark_native import values as kernels
 
-from dataflow import float_text, time_kernels, value_kernels
+from dataflow import float_text
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.types import SqlType, TypeKind
 
@@ -39,20 +40,20 @@ def from_text(type: SqlType, texts: Column) -> Column:
     mask = _NO_MASK if valid is None else valid
     kind = type.kind
     if kind in _INT_RANGES:
-        values, bad = value_kernels.parse_ints(offsets, data, mask, *_INT_RANGES[kind])
+        values, bad = kernels.parse_ints(offsets, data, mask, *_INT_RANGES[kind])
     elif kind is TypeKind.FIXED:
-        values, bad = value_kernels.parse_fixed(offsets, data, mask, type.scale)
+        values, bad = kernels.parse_fixed(offsets, data, mask, type.scale)
     elif kind is TypeKind.BOOL:
-        values, bad = value_kernels.parse_bools(offsets, data, mask)
+        values, bad = kernels.parse_bools(offsets, data, mask)
     elif kind in (TypeKind.FLOAT4, TypeKind.FLOAT8):
         return _floats_from_text(type, texts)
     elif kind is TypeKind.DATE:
-        values, bad = time_kernels.parse_dates(offsets, data, mask)
+        values, bad = kernels.parse_dates(offsets, data, mask)
     elif kind is TypeKind.TIME:
-        values, bad = time_kernels.parse_times(offsets, data, mask)
+        values, bad = kernels.parse_times(offsets, data, mask)
     else:
         has_zone = kind is TypeKind.TIMESTAMPTZ
-        values, bad = time_kernels.parse_stamps(offsets, data, mask, has_zone)
+        values, bad = kernels.parse_stamps(offsets, data, mask, has_zone)
     if bad >= 0:
         raise _refusal(type, texts, bad, "not of the type")
     return Column(values, valid)
@@ -71,19 +72,19 @@ def to_text(type: SqlType, column: Column) -> Column:
     mask = _NO_MASK if valid is None else valid
     kind = type.kind
     if kind in _INT_RANGES:
-        offsets, data = value_kernels.print_ints(values, mask)
+        offsets, data = kernels.print_ints(values, mask)
     elif kind is TypeKind.FIXED:
-        offsets, data = value_kernels.print_fixed(values, mask, type.scale)
+        offsets, data = kernels.print_fixed(values, mask, type.scale)
     elif kind is TypeKind.BOOL:
-        offsets, data = value_kernels.print_bools(values, mask)
+        offsets, data = kernels.print_bools(values, mask)
     elif kind in (TypeKind.FLOAT4, TypeKind.FLOAT8):
         offsets, data = _print_floats(values, mask, kind is TypeKind.FLOAT4)
     elif kind is TypeKind.DATE:
-        offsets, data = time_kernels.print_dates(values, mask)
+        offsets, data = kernels.print_dates(values, mask)
     elif kind is TypeKind.TIME:
-        offsets, data = time_kernels.print_times(values, mask)
+        offsets, data = kernels.print_times(values, mask)
     else:
-        offsets, data = time_kernels.print_stamps(values, mask, kind is TypeKind.TIMESTAMPTZ)
+        offsets, data = kernels.print_stamps(values, mask, kind is TypeKind.TIMESTAMPTZ)
     return Column(offsets, valid, data)
 
 
@@ -104,7 +105,7 @@ def read_floats(type: SqlType, texts: Column) -> tuple[np.ndarray, np.ndarray]:
     """Return (float64[n], bool[n] marks) of texts as FLOAT4 or FLOAT8: a marked row is not exact
     yet."""
     mask = _NO_MASK if texts.valid is None else texts.valid
-    values, marks = value_kernels.parse_floats(texts.values, texts.data, mask)
+    values, marks = kernels.parse_floats(texts.values, texts.data, mask)
     if type.kind is TypeKind.FLOAT4:
         # Rounding to float8 and then to float4 is wrong only where the first one lands half way
         # between two float4, or among the few bits of the smallest ones.
@@ -128,13 +129,13 @@ def _floats_from_text(type: SqlType, texts: Column) -> Column:
 
 
 def _print_floats(values: np.ndarray, mask: np.ndarray, is_single: bool) -> tuple:
-    slots, lengths, marks = value_kernels.print_floats(values, mask, is_single)
+    slots, lengths, marks = kernels.print_floats(values, mask, is_single)
     rows = np.flatnonzero(marks).tolist()
     for row, value in zip(rows, values[rows].tolist(), strict=True):
         text = float_text.print_float(value, is_single)
         slots[row, : len(text)] = np.frombuffer(text, np.uint8)
         lengths[row] = len(text)
-    return value_kernels.join_slots(slots, lengths)
+    return kernels.join_slots(slots, lengths)
 
 
 def _text(texts: Column, row: int) -> bytes:

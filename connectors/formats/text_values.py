@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from tidemark_native.values import days_of
+
 from connectors.formats.jsonb_text import check_json, jsonb_text
 from connectors.formats.numerals import join_numeral, split_numeral
 from dataflow import float_text
-from dataflow.time_kernels import days_of
 from dataflow.types import FIXED_NAN, SqlType, TypeKind
 
 Physical = int | float | bool | bytes
@@ -201,7 +202,7 @@ def _days(found: re.Match[str]) -> int:
         most = 29
     if not 1 <= day <= most:
         raise ValueError("no such date")
-    return int(days_of(year, month, day))
+    return days_of(year, month, day)
 
 
 def _clock_us(found: re.Match[str]) -> int:

@@ -8,13 +8,16 @@ use pyo3::prelude::*;
 mod calls;
 pub mod memory;
 pub mod storage;
+pub(crate) mod strings;
+pub mod values;
 
 /// The module `tidemark_native._native`: one submodule a package.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     calls::quiet_panics();
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
-    add(module, "storage", storage::register)
+    add(module, "storage", storage::register)?;
+    add(module, "values", values::register)
 }
 
 fn add<'py>(

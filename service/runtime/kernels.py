@@ -44,7 +44,6 @@ SHOW_EACH = 50
 COMMON = {
     "connectors.postgres.replication.decode_kernels": ("heads", "walk_tuples", "gather_bytes"),
     "connectors.postgres.session.copy_kernels": ("add_sizes", "put_values", "array_literal"),
-    "dataflow.value_kernels": ("parse_ints", "print_ints"),
     "storage.kernels": (
         *("mix_fixed", "mix_bytes", "take_bytes", "equal_bytes", "group_hashes", "sum_by_group"),
     ),

@@ -1,5 +1,5 @@
 """The compiled loops of Tidemark: one module for each package that calls them."""
 
-from tidemark_native._native import VERSION, storage
+from tidemark_native._native import VERSION, storage, values
 
-__all__ = ["VERSION", "storage"]
+__all__ = ["VERSION", "storage", "values"]
