@@ -10,6 +10,7 @@ pub mod memory;
 pub mod storage;
 pub(crate) mod strings;
 pub mod values;
+pub mod windows;
 
 /// The module `tidemark_native._native`: one submodule a package.
 #[pymodule]
@@ -17,7 +18,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     calls::quiet_panics();
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
     add(module, "storage", storage::register)?;
-    add(module, "values", values::register)
+    add(module, "values", values::register)?;
+    add(module, "windows", windows::register)
 }
 
 fn add<'py>(

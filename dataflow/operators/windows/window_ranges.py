@@ -11,13 +11,13 @@ from __future__ import annotations
 from decimal import Decimal
 
 import numpy as np
+from tidemark_native.windows import range_ends
 
 from dataflow.delta import Column
 from dataflow.expressions.evaluator import Evaluator, RowErrors
 from dataflow.expressions.intervals import parse_interval
 from dataflow.expressions.ir import Literal
 from dataflow.operators.ordered.row_order import Order
-from dataflow.operators.windows.window_kernels import range_ends
 from dataflow.operators.windows.window_rows import WindowRows
 from dataflow.operators.windows.window_text import bound_text, of_partitions, order_text
 from dataflow.plan.nodes import Frame, FrameBound

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from tidemark_native.windows import best_rows, running_floats
 
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.expressions.evaluator import Evaluator, RowErrors
 from dataflow.long_integers import digits_of, int_of
-from dataflow.operators.windows.window_kernels import best_rows, running_floats
 from dataflow.operators.windows.window_rows import WindowRows
 from dataflow.operators.windows.window_sums import (
     LinearCall,

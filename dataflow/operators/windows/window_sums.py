@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from tidemark_native.windows import average_floats, best_rows, sum_floats
 
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.expressions.evaluator import Evaluator, RowErrors
@@ -27,7 +28,6 @@ from dataflow.operators.aggregates.numeric_results import (
 from dataflow.operators.filter import is_true
 from dataflow.operators.ordered.ordering import peer_ranks
 from dataflow.operators.windows.window_frames import Frames
-from dataflow.operators.windows.window_kernels import average_floats, best_rows, sum_floats
 from dataflow.operators.windows.window_rows import WindowRows
 from dataflow.operators.windows.window_values import Answer, argument_column, as_type, pick
 from dataflow.plan.nodes import WindowCall

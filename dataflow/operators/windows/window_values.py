@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from tidemark_native.windows import tiles
 
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.errors import InvariantError
 from dataflow.expressions.evaluator import RowErrors
 from dataflow.expressions.ir import ColumnRef, Expression, Literal
 from dataflow.operators.windows.window_frames import Frames
-from dataflow.operators.windows.window_kernels import tiles
 from dataflow.operators.windows.window_rows import WindowRows
 from dataflow.plan.nodes import WindowCall
 from dataflow.types import INT4, SqlType

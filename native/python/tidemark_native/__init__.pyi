@@ -1,4 +1,5 @@
 from tidemark_native import storage as storage
 from tidemark_native import values as values
+from tidemark_native import windows as windows
 
 VERSION: str
