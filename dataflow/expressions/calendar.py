@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from tidemark_native import expressions as kernels
 
 from dataflow.delta import Column
-from dataflow.expressions import stamp_kernels as kernels
 from dataflow.expressions.frame import Frame, Value, in_postgres, rows_in_postgres
 from dataflow.expressions.intervals import DAY_US, parts_of
 from dataflow.expressions.kernel import Kernel, at_valid, both_valid, fixed_width

@@ -11,9 +11,10 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
+from tidemark_native import expressions as kernels
 
 from dataflow.delta import Column
-from dataflow.expressions import number_casts, text_kernels
+from dataflow.expressions import number_casts
 from dataflow.expressions.arithmetic import (
     FLOAT_KINDS,
     INT_RANGES,
@@ -174,10 +175,10 @@ def _to_text(source: SqlType, result: SqlType) -> Kernel | None:
         if size < 0:
             return text
         if is_padded:
-            offsets, data, _ = text_kernels.pad_blank(text.values, text.data, size)
+            offsets, data, _ = kernels.pad_blank(text.values, text.data, size)
         else:
             stop = np.array([size], np.int64)
-            offsets, data = text_kernels.cut(text.values, text.data, _START, stop)
+            offsets, data = kernels.cut(text.values, text.data, _START, stop)
         return Column(offsets, text.valid, data)
 
     return Kernel(run)
@@ -202,7 +203,7 @@ def _spell_bool(value: Value) -> Column:
 
 def _without_blanks(value: Value) -> Column:
     assert isinstance(value, Column)
-    offsets, data = text_kernels.trim(value.values, value.data, _BLANK_ONLY, False, True)
+    offsets, data = kernels.trim(value.values, value.data, _BLANK_ONLY, False, True)
     return Column(offsets, value.valid, data)
 
 
@@ -258,5 +259,5 @@ def parsed(source: SqlType, result: SqlType, plain: bytes) -> Kernel:
 def _only(value: Column, good: np.ndarray) -> Column:
     """Return the column with all other rows NULL and empty."""
     valid = value.mask() & good
-    offsets, data = text_kernels.blank(value.values, value.data, valid)
+    offsets, data = kernels.blank(value.values, value.data, valid)
     return Column(offsets, valid, data)

@@ -11,9 +11,9 @@ import operator
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from tidemark_native import expressions as kernels
 
 from dataflow.delta import Column
-from dataflow.expressions import number_kernels, text_kernels, word_kernels
 from dataflow.expressions.frame import NUMERIC_KINDS, Frame, Value, gather
 from dataflow.expressions.intervals import spans
 from dataflow.expressions.kernel import Kernel, both_valid, fixed_width
@@ -114,9 +114,9 @@ def _numerics(a: Value, b: Value) -> tuple[np.ndarray, np.ndarray]:
     if a.scales is not None and b.scales is not None:
         if len(a.scales) == 1 and len(b.scales) == 1 and a.scales[0] == b.scales[0]:
             return a.units, b.units
-        return number_kernels.compare(a.units, a.scales, b.units, b.scales), _ZERO
+        return kernels.compare_numbers(a.units, a.scales, b.units, b.scales), _ZERO
     if a.words is not None and b.words is not None:
-        found, fits = word_kernels.compare(*a.words, *b.words)
+        found, fits = kernels.compare_words(*a.words, *b.words)
         if fits:
             return found, _ZERO
     left, right = np.broadcast_arrays(a.decimals(), b.decimals())
@@ -147,7 +147,7 @@ def _intervals(a: Value, b: Value) -> tuple[np.ndarray, np.ndarray]:
 def _bytes_order(is_blank_padded: bool) -> Comparable:
     def compare(a: Value, b: Value) -> tuple[np.ndarray, np.ndarray]:
         assert isinstance(a, Column) and isinstance(b, Column)
-        signs = text_kernels.compare(a.values, a.data, b.values, b.data, is_blank_padded)
+        signs = kernels.compare_texts(a.values, a.data, b.values, b.data, is_blank_padded)
         return signs, _ZERO
 
     return compare
@@ -156,7 +156,7 @@ def _bytes_order(is_blank_padded: bool) -> Comparable:
 def _bytes_equal(is_blank_padded: bool) -> Comparable:
     def compare(a: Value, b: Value) -> tuple[np.ndarray, np.ndarray]:
         assert isinstance(a, Column) and isinstance(b, Column)
-        differs = text_kernels.differ(a.values, a.data, b.values, b.data, is_blank_padded)
+        differs = kernels.differ(a.values, a.data, b.values, b.data, is_blank_padded)
         return differs, _FALSE
 
     return compare

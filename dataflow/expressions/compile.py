@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from tidemark_native.expressions import blank
 
 from dataflow.delta import KIND_FLOAT, Column
 from dataflow.errors import InvariantError
@@ -37,7 +38,6 @@ from dataflow.expressions.nodes import (
     Node,
     PostgresNode,
 )
-from dataflow.expressions.text_kernels import blank
 from dataflow.types import SqlType, TypeKind
 from dataflow.values import from_text, one_nan
 

@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, ROUND_HALF_UP, Decimal
 
 import numpy as np
+from tidemark_native import expressions as kernels
 
 from dataflow.delta import Column
-from dataflow.expressions import number_kernels as kernels
-from dataflow.expressions import word_division, word_kernels
 from dataflow.expressions.arithmetic import DIVISION_BY_ZERO, OUT_OF_RANGE
 from dataflow.expressions.frame import NUMERIC_KINDS, Frame, Value, rows_in_postgres
 from dataflow.expressions.kernel import Kernel, at_valid, both_valid
@@ -56,11 +55,13 @@ def _combine(function: str) -> Kernel:
         assert isinstance(a, Numbers) and isinstance(b, Numbers)
         valid = both_valid(values)
         if a.scales is not None and b.scales is not None:
-            units, scales, fits = kernels.combine(operation, a.units, a.scales, b.units, b.scales)
+            units, scales, fits = kernels.combine_numbers(
+                operation, a.units, a.scales, b.units, b.scales
+            )
             if fits:
                 return Numbers(units, scales, None).with_valid(valid)
         if a.words is not None and b.words is not None:
-            *words, fits = word_kernels.combine(operation, *a.words, *b.words)
+            *words, fits = kernels.combine_words(operation, *a.words, *b.words)
             if fits:
                 return Numbers.of_words(words, None).with_valid(valid)
         left, right = np.broadcast_arrays(a.decimals(), b.decimals())
@@ -110,7 +111,7 @@ def _words_quotient(a: Numbers, b: Numbers) -> Numbers | None:
     """Return a / b, zero where b is zero; None where a quotient does not fit."""
     if a.words is None or b.words is None:
         return None
-    *words, fits = word_division.divide(*a.words, *b.words)
+    *words, fits = kernels.divide_words(*a.words, *b.words)
     return Numbers.of_words(words, None) if fits else None
 
 
@@ -250,9 +251,9 @@ def narrow_rounded(value: Numbers, scale: int, is_half_up: bool) -> Numbers | No
     if value.scales is None:
         if value.words is None:
             return None
-        units, fits = word_division.round_to(*value.words, scale, is_half_up)
+        units, fits = kernels.round_words(*value.words, scale, is_half_up)
         return Numbers.of_fixed(units, scale, value.valid) if fits else None
-    units, fits = kernels.round_to(value.units, value.scales, scale, is_half_up, value.mask())
+    units, fits = kernels.round_numbers(value.units, value.scales, scale, is_half_up, value.mask())
     return Numbers.of_fixed(units, scale, value.valid) if fits else None
 
 

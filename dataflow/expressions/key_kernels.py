@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 import numpy as np
+from tidemark_native import expressions as kernels
 
 from dataflow.delta import Column
-from dataflow.expressions import number_kernels, text_kernels, word_division
 from dataflow.expressions.arithmetic import FLOAT_KINDS, INT_RANGES
 from dataflow.expressions.frame import NUMERIC_KINDS, Frame, Value
 from dataflow.expressions.intervals import spans
@@ -56,10 +56,10 @@ def _numeric_key(frame: Frame, values: Sequence[Value]) -> Value:
     (value,) = values
     assert isinstance(value, Numbers)
     if value.scales is not None:
-        return Numbers(*number_kernels.strip(value.units, value.scales), value.valid)
+        return Numbers(*kernels.strip_numbers(value.units, value.scales), value.valid)
     if value.words is not None:
         signs, words, scales = value.words
-        return Numbers.of_words((signs, *word_division.strip(signs, words, scales)), value.valid)
+        return Numbers.of_words((signs, *kernels.strip_words(signs, words, scales)), value.valid)
     out = []
     for number in value.units:
         if number.is_finite():
@@ -73,7 +73,7 @@ def _numeric_key(frame: Frame, values: Sequence[Value]) -> Value:
 def _padded_key(frame: Frame, values: Sequence[Value]) -> Value:
     (value,) = values
     assert isinstance(value, Column)
-    offsets, data = text_kernels.trim(value.values, value.data, _BLANK, False, True)
+    offsets, data = kernels.trim(value.values, value.data, _BLANK, False, True)
     return Column(offsets, value.valid, data)
 
 

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-
-from dataflow.delta import Column
-from dataflow.expressions.frame import Frame, Value, rows_in_postgres
-from dataflow.expressions.kernel import Kernel, both_valid, fixed_width
-from dataflow.expressions.text_kernels import (
+from tidemark_native.expressions import (
     ANY_ONE,
     ANY_RUN,
     change_case,
     match_like,
     not_ascii,
 )
+
+from dataflow.delta import Column
+from dataflow.expressions.frame import Frame, Value, rows_in_postgres
+from dataflow.expressions.kernel import Kernel, both_valid, fixed_width
 from dataflow.types import SqlType, TypeKind
 
 _FUNCTIONS = ("like", "not like", "ilike", "not ilike")

@@ -1,7 +1,7 @@
 """Numbers: PostgreSQL numerics inside an expression, each with its display scale.
 
 Narrow form: int64 units and a scale a row (or one for all), value = units / 10^scale, NaN is
-FIXED_NAN. Words: the same with up to 48 digits (word_kernels). Wide form: Python decimals, for all
+FIXED_NAN. Words: the same with up to 48 digits, in limbs. Wide form: Python decimals, for all
 other numbers and infinities; words become decimals where no kernel accepts them. All forms are
 exact and give the same result; an operation leaves a form only when it must. Invariant: the scale
 of a number is PostgreSQL's display scale, and no zero is negative.
@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 
 import numpy as np
+from tidemark_native import expressions as kernels
 
 from dataflow.delta import Column
 from dataflow.errors import InvariantError
-from dataflow.expressions import number_kernels, word_kernels
 from dataflow.long_integers import decimal_of
 from dataflow.types import FIXED_NAN
 
@@ -26,7 +26,7 @@ NAN = Decimal("NaN")
 ZERO = Decimal(0)
 _NO_MASK = np.empty(0, np.bool_)
 
-# Signs, magnitudes and scales, as word_kernels has them.
+# Signs, magnitudes and scales, as the kernels have them.
 Words = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -64,12 +64,12 @@ class Numbers:
     def words(self) -> Words | None:
         """The numbers as words; None for decimals that were never words."""
         if self._words is None and self.scales is not None:
-            self._words = word_kernels.of_units(self.units, self.scales)
+            self._words = kernels.words_of_units(self.units, self.scales)
         return self._words
 
     def _decimals_of_words(self) -> np.ndarray:
         assert self._words is not None
-        offsets, data = word_kernels.format(*self._words, _NO_MASK)
+        offsets, data = kernels.format_words(*self._words, _NO_MASK)
         out = np.empty(len(self), object)
         for i, text in enumerate(Column(offsets, None, data).texts()):
             out[i] = Decimal(text or 0)
@@ -83,10 +83,10 @@ class Numbers:
     @staticmethod
     def of_text(column: Column) -> Numbers:
         """Return numbers from PostgreSQL's text output of numeric."""
-        units, scales, fits = number_kernels.parse(column.values, column.data)
+        units, scales, fits = kernels.parse_numbers(column.values, column.data)
         if fits:
             return Numbers(units, scales, column.valid)
-        *words, fits = word_kernels.parse(column.values, column.data)
+        *words, fits = kernels.parse_words(column.values, column.data)
         if fits:
             return Numbers.of_words(words, column.valid)
         return Numbers.of_decimals(
@@ -162,7 +162,7 @@ class Numbers:
         if self.scales is not None:
             return self.units == FIXED_NAN
         if self._words is not None:
-            return self._words[0] == word_kernels.NOT_A_NUMBER
+            return self._words[0] == kernels.NOT_A_NUMBER
         return np.fromiter((x.is_nan() for x in self.units), np.bool_, len(self))
 
     def is_finite(self) -> np.ndarray:
@@ -185,11 +185,11 @@ class Numbers:
         """Return a bytes column of PostgreSQL's text output."""
         if self.scales is not None:
             valid = _NO_MASK if self.valid is None else self.valid
-            offsets, data = number_kernels.format(self.units, self.scales, valid)
+            offsets, data = kernels.format_numbers(self.units, self.scales, valid)
             return Column(offsets, self.valid, data)
         if self._words is not None:
             valid = _NO_MASK if self.valid is None else self.valid
-            offsets, data = word_kernels.format(*self._words, valid)
+            offsets, data = kernels.format_words(*self._words, valid)
             return Column(offsets, self.valid, data)
         mask = self.mask()
         return Column.of(
@@ -201,7 +201,7 @@ class Numbers:
         if self.scales is not None:
             if len(self.scales) == 1 and self.scales[0] == scale:
                 return Column(self.units, self.valid)
-            units, fits = number_kernels.rescale(self.units, self.scales, scale, self.mask())
+            units, fits = kernels.rescale_numbers(self.units, self.scales, scale, self.mask())
             if fits:
                 return Column(units, self.valid)
         else:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from tidemark_native.expressions import blank
 
 from dataflow.delta import Column
 from dataflow.expressions.frame import Frame, Value, column_of, value_of
 from dataflow.expressions.kernel import Kernel
-from dataflow.expressions.text_kernels import blank
 from dataflow.types import BOOL, TEXT, SqlType
 from dataflow.values import from_text, to_text
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from tidemark_native.expressions import make_days, shift
 
 from dataflow.delta import Column
 from dataflow.expressions.frame import Frame, Value, rows_in_postgres
@@ -20,7 +21,6 @@ from dataflow.expressions.kernel import (
     bytes_column,
     fixed_width,
 )
-from dataflow.expressions.stamp_kernels import make_days, shift
 from dataflow.types import INTERVAL, SqlType, TypeKind
 
 DATE_MIN, DATE_MAX = -(2**31), 2**31 - 1

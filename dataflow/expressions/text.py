@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from tidemark_native import expressions as kernels
 
 from dataflow.delta import Column
-from dataflow.expressions import scalar_text, text_kernels
+from dataflow.expressions import scalar_text
 from dataflow.expressions.frame import Frame, Value, rows_in_postgres
 from dataflow.expressions.kernel import Kernel, at_valid, both_valid, bytes_column, fixed_width
 from dataflow.expressions.like import find as find_like
@@ -73,7 +74,7 @@ def _length(is_blank_padded: bool) -> Kernel:
     def run(frame: Frame, values: Sequence[Value]) -> Value:
         (value,) = values
         assert isinstance(value, Column)
-        out = text_kernels.lengths(value.values, value.data, is_blank_padded)
+        out = kernels.lengths(value.values, value.data, is_blank_padded)
         return Column(out, value.valid)
 
     return Kernel(run)
@@ -103,8 +104,8 @@ def _case(function: str, type: SqlType, result: SqlType) -> Kernel:
     def run(frame: Frame, values: Sequence[Value]) -> Value:
         (value,) = values
         assert isinstance(value, Column)
-        offsets, data = text_kernels.change_case(value.values, value.data, first, last, by)
-        doubtful = at_valid(text_kernels.not_ascii(value.values, value.data), value.valid)
+        offsets, data = kernels.change_case(value.values, value.data, first, last, by)
+        doubtful = at_valid(kernels.not_ascii(value.values, value.data), value.valid)
         native = Column(offsets, value.valid, data)
         return rows_in_postgres(frame, doubtful, native, (sql, (type,), values, result))
 
@@ -114,7 +115,7 @@ def _case(function: str, type: SqlType, result: SqlType) -> Kernel:
 def _join(frame: Frame, values: Sequence[Value]) -> Value:
     a, b = values
     assert isinstance(a, Column) and isinstance(b, Column)
-    offsets, data = text_kernels.join(a.values, a.data, b.values, b.data)
+    offsets, data = kernels.join(a.values, a.data, b.values, b.data)
     return bytes_column(offsets, data, both_valid(values))
 
 
@@ -134,7 +135,7 @@ def _substring(frame: Frame, values: Sequence[Value]) -> Value:
             wrong = at_valid(np.broadcast_to(negative, shape), valid)
             frame.fail(wrong, "22011", "negative substring length not allowed")
         stop = first + np.maximum(size.values, 0)
-    offsets, data = text_kernels.cut(text.values, text.data, np.maximum(first, 0), stop)
+    offsets, data = kernels.cut(text.values, text.data, np.maximum(first, 0), stop)
     return bytes_column(offsets, data, valid)
 
 
@@ -143,27 +144,27 @@ def _left(frame: Frame, values: Sequence[Value]) -> Value:
     assert isinstance(text, Column) and isinstance(count, Column)
     stop = count.values
     if (stop < 0).any():
-        size = text_kernels.lengths(text.values, text.data, False)
+        size = kernels.lengths(text.values, text.data, False)
         stop = np.where(stop < 0, size + stop, stop)
-    offsets, data = text_kernels.cut(text.values, text.data, np.zeros(1, np.int64), stop)
+    offsets, data = kernels.cut(text.values, text.data, np.zeros(1, np.int64), stop)
     return bytes_column(offsets, data, both_valid(values))
 
 
 def _right(frame: Frame, values: Sequence[Value]) -> Value:
     text, count = values
     assert isinstance(text, Column) and isinstance(count, Column)
-    size = text_kernels.lengths(text.values, text.data, False)
+    size = kernels.lengths(text.values, text.data, False)
     # PostgreSQL's -n of the lowest integer overflows, so nothing is cut off.
     skipped = np.where(count.values == -(2**31), 0, -count.values)
     first = np.where(count.values < 0, skipped, np.maximum(size - count.values, 0))
-    offsets, data = text_kernels.cut(text.values, text.data, first, np.full(1, 2**40, np.int64))
+    offsets, data = kernels.cut(text.values, text.data, first, np.full(1, 2**40, np.int64))
     return bytes_column(offsets, data, both_valid(values))
 
 
 def _position(frame: Frame, values: Sequence[Value]) -> Value:
     a, b = values
     assert isinstance(a, Column) and isinstance(b, Column)
-    out = text_kernels.find(a.values, a.data, b.values, b.data)
+    out = kernels.find(a.values, a.data, b.values, b.data)
     return fixed_width(out, both_valid(values))
 
 
@@ -174,7 +175,7 @@ def _starts_with(frame: Frame, values: Sequence[Value]) -> Value:
     short = np.minimum(np.diff(a.values), size)
     a, b = (_rows_of(v, len(short)) for v in (a, b))
     heads = Column.of("s", [t[:k] if t else b"" for t, k in zip(a.to_list(), short, strict=True)])
-    differs = text_kernels.differ(heads.values, heads.data, b.values, b.data, False)
+    differs = kernels.differ(heads.values, heads.data, b.values, b.data, False)
     return fixed_width(~differs, both_valid(values))
 
 
@@ -211,7 +212,7 @@ def _trim(function: str, types: tuple[SqlType, ...], result: SqlType) -> Kernel:
             to_drop = given.to_list()[0] or b""
         desired = np.zeros(256, np.bool_)
         desired[list(to_drop)] = True
-        offsets, data = text_kernels.trim(text.values, text.data, desired, at_left, at_right)
+        offsets, data = kernels.trim(text.values, text.data, desired, at_left, at_right)
         return bytes_column(offsets, data, both_valid(values))
 
     return Kernel(run)

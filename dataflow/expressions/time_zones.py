@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from tidemark_native import expressions as kernels
 
 from dataflow.delta import Column
-from dataflow.expressions import stamp_kernels as kernels
 from dataflow.expressions.calendar import CLOCK_TRUNCATIONS, TRUNCATIONS, constant_text
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.expressions.frame import Frame, Value, in_postgres, rows_in_postgres

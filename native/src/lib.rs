@@ -6,6 +6,7 @@
 use pyo3::prelude::*;
 
 mod calls;
+pub mod expressions;
 pub mod memory;
 pub mod storage;
 pub(crate) mod strings;
@@ -19,6 +20,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
     add(module, "storage", storage::register)?;
     add(module, "values", values::register)?;
+    add(module, "expressions", expressions::register)?;
     add(module, "windows", windows::register)
 }
 

@@ -72,6 +72,26 @@ pub fn print<T: Copy>(
     (offsets, data)
 }
 
+/// Print each of n rows that is not NULL, all in about so many bytes.
+#[inline]
+pub fn print_rows(
+    n: usize,
+    valid: &[bool],
+    bytes: usize,
+    mut put: impl FnMut(&mut Vec<u8>, usize),
+) -> (Vec<i64>, Vec<u8>) {
+    let mut offsets = vec![0; n + 1];
+    let mut data = Vec::with_capacity(bytes);
+    for (i, end) in offsets[1..].iter_mut().enumerate() {
+        if !is_null(valid, i) {
+            put(&mut data, i);
+        }
+        *end = data.len() as i64;
+    }
+    data.shrink_to_fit();
+    (offsets, data)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

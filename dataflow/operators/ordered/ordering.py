@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from tidemark_native.expressions import rank_keys
 
 from dataflow.delta import KIND_BYTES, KIND_FLOAT, Column
-from dataflow.expressions import word_division
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.expressions.intervals import span_of
 from dataflow.expressions.numbers import Numbers
@@ -95,7 +95,7 @@ def _number_ranks(column: Column) -> np.ndarray:
     numbers = Numbers.of_text(column)
     if numbers.words is not None:
         signs, words, scales = numbers.words
-        keys, fits = word_division.rank_keys(signs, words, scales, int(scales.max(initial=0)))
+        keys, fits = rank_keys(signs, words, scales, int(scales.max(initial=0)))
         if fits:
             return _ranked(keys)
     decimals = numbers.decimals().tolist()

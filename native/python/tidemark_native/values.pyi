@@ -32,9 +32,7 @@ def print_bools(values: _Bools, valid: _Bools) -> _Texts: ...
 def parse_floats(offsets: _Ints, data: _Bytes, valid: _Bools) -> tuple[_Floats, _Bools]:
     """Return (values, marks): a marked row needs the slow, exact path."""
 
-def print_floats(
-    values: _Floats, valid: _Bools, is_single: bool
-) -> tuple[_Bytes, _Ints, _Bools]:
+def print_floats(values: _Floats, valid: _Bools, is_single: bool) -> tuple[_Bytes, _Ints, _Bools]:
     """Return (slots uint8[n, FLOAT_WIDTH], lengths, marks); a marked row is left to the caller."""
 
 def join_slots(slots: _Bytes, lengths: _Ints) -> _Texts: ...
@@ -42,9 +40,7 @@ def parse_dates(offsets: _Ints, data: _Bytes, valid: _Bools) -> tuple[_Ints, int
 def print_dates(values: _Ints, valid: _Bools) -> _Texts: ...
 def parse_times(offsets: _Ints, data: _Bytes, valid: _Bools) -> tuple[_Ints, int]: ...
 def print_times(values: _Ints, valid: _Bools) -> _Texts: ...
-def parse_stamps(
-    offsets: _Ints, data: _Bytes, valid: _Bools, has_zone: bool
-) -> tuple[_Ints, int]:
+def parse_stamps(offsets: _Ints, data: _Bytes, valid: _Bools, has_zone: bool) -> tuple[_Ints, int]:
     """Return microseconds; with has_zone an offset from UTC must follow the time."""
 
 def print_stamps(values: _Ints, valid: _Bools, has_zone: bool) -> _Texts:

@@ -3,7 +3,7 @@
 use numpy::{PyArray1, PyArray2};
 use pyo3::prelude::*;
 
-mod columns;
+pub(crate) mod columns;
 mod filter;
 mod hash;
 mod lookup;

@@ -25,10 +25,10 @@ const fn pairs() -> [u8; 200] {
     out
 }
 
-/// Append a number with at least `width` digits, at most 24.
+/// Append a number with at least `width` digits.
 #[inline]
 pub(crate) fn put_digits(out: &mut Vec<u8>, value: u64, width: usize) {
-    let mut digits = [b'0'; 24];
+    let mut digits = [b'0'; 20];
     let mut at = digits.len();
     let mut rest = value;
     while rest >= 100 {
@@ -45,7 +45,8 @@ pub(crate) fn put_digits(out: &mut Vec<u8>, value: u64, width: usize) {
         at -= 1;
         digits[at] = b'0' + rest as u8;
     }
-    out.extend_from_slice(&digits[at.min(digits.len() - width)..]);
+    (digits.len() - at..width).for_each(|_| out.push(b'0'));
+    out.extend_from_slice(&digits[at..]);
 }
 
 /// Append a number below 100 with two digits.
@@ -61,6 +62,15 @@ pub(crate) fn digit(byte: u8) -> Option<i64> {
     byte.is_ascii_digit().then(|| i64::from(byte - b'0'))
 }
 
+/// Whether a text begins with a minus, and what follows.
+#[inline]
+pub(crate) fn split_sign(text: &[u8]) -> (bool, &[u8]) {
+    match text {
+        [b'-', rest @ ..] => (true, rest),
+        _ => (false, text),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,6 +83,7 @@ mod tests {
             (7, 2, "07"),
             (100, 1, "100"),
             (99, 6, "000099"),
+            (5, 25, "0000000000000000000000005"),
             (u64::MAX, 1, "18446744073709551615"),
         ] {
             let mut out = vec![b'x'];

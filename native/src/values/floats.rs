@@ -1,8 +1,8 @@
 //! Between text and floats whose decimal form is short. No other float is guessed: it is marked.
 
-use super::digits::{digit, put_digits, put_pair, TENS};
-use super::numbers::split_sign;
+use super::digits::{digit, put_digits, put_pair, split_sign, TENS};
 use crate::memory::Rows;
+use crate::storage::columns::put;
 use crate::strings::{is_null, Strings};
 
 /// Bytes of the longest text of a float.
@@ -170,9 +170,10 @@ pub fn join_slots(slots: Rows<'_, u8>, lengths: &[i64]) -> (Vec<i64>, Vec<u8>) {
         total += length;
         offsets.push(total);
     }
-    let mut out = Vec::with_capacity(total as usize);
+    let mut out = vec![0; total as usize];
+    let mut rest = &mut out[..];
     for (i, length) in lengths.iter().enumerate() {
-        out.extend_from_slice(&slots.row(i)[..*length as usize]);
+        rest = put(rest, &slots.row(i)[..*length as usize]);
     }
     (offsets, out)
 }

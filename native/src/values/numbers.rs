@@ -1,6 +1,6 @@
 //! Between text and integers, fixed point, and booleans.
 
-use super::digits::{digit, put_digits, TENS};
+use super::digits::{digit, put_digits, split_sign, TENS};
 use crate::strings::{print, Strings};
 
 /// NaN in a column of fixed point.
@@ -9,15 +9,6 @@ const FIXED_NAN: i64 = i64::MAX;
 const FIXED_LIMIT: i64 = TENS[18];
 /// Digits of the greatest integer.
 const INT_DIGITS: usize = 19;
-
-/// Whether a text begins with a minus, and what follows.
-#[inline]
-pub fn split_sign(text: &[u8]) -> (bool, &[u8]) {
-    match text {
-        [b'-', rest @ ..] => (true, rest),
-        _ => (false, text),
-    }
-}
 
 #[inline]
 fn int_of(text: &[u8], low: i64, high: i64) -> Option<i64> {
