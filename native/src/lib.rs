@@ -5,6 +5,7 @@
 
 use pyo3::prelude::*;
 
+pub mod aggregates;
 mod calls;
 pub mod expressions;
 pub mod memory;
@@ -21,6 +22,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     add(module, "storage", storage::register)?;
     add(module, "values", values::register)?;
     add(module, "expressions", expressions::register)?;
+    add(module, "aggregates", aggregates::register)?;
     add(module, "windows", windows::register)
 }
 

@@ -14,12 +14,12 @@ from enum import Enum
 
 import numpy as np
 from tidemark_native import storage as kernels
+from tidemark_native.aggregates import parse_limbs
 
 from dataflow.delta import Column
 from dataflow.errors import InvariantError
 from dataflow.expressions.numeric_form import NumericForm
 from dataflow.frozen import caches_hash
-from dataflow.operators.aggregates.limb_kernels import parse_limbs
 from dataflow.operators.aggregates.numeric_results import (
     Masks,
     average_column,

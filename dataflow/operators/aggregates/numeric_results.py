@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from tidemark_native.aggregates import print_limbs
 
 from dataflow.delta import Column
 from dataflow.long_integers import digits_of
-from dataflow.operators.aggregates.limb_kernels import print_limbs
 
 _SIGNIFICANT_DIGITS = 16
 _DIGITS = 4

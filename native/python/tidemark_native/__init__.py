@@ -1,5 +1,5 @@
 """The compiled loops of Tidemark: one module for each package that calls them."""
 
-from tidemark_native._native import VERSION, expressions, storage, values, windows
+from tidemark_native._native import VERSION, aggregates, expressions, storage, values, windows
 
-__all__ = ["VERSION", "expressions", "storage", "values", "windows"]
+__all__ = ["VERSION", "aggregates", "expressions", "storage", "values", "windows"]

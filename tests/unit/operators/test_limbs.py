@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tidemark_native.aggregates import parse_limbs
 
 from dataflow.delta import Column
 from dataflow.errors import InvariantError
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal
 from dataflow.expressions.numeric_form import NumericForm
-from dataflow.operators.aggregates.limb_kernels import parse_limbs
 from dataflow.operators.aggregates.linear import Parsed, limbs_for, text_form
 from dataflow.operators.aggregates.numeric_results import (
     Masks,
