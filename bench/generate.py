@@ -19,7 +19,6 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numba import njit
 
 from bench.measure import in_child
 from bench.rows import DELETE, INSERT, NEW, OLD, WORDS, Columns, Generated
@@ -141,7 +140,7 @@ def _orders(sizes: Sizes) -> dict[tuple[Table, str], Columns]:
         rng.integers(100, 100_000, sizes.changes),
     )
     names = (*CHANGE_COLUMNS, *ORDERS.names)
-    made = _order_changes(*orders.values(), *drawn)  # type: ignore[call-arg]
+    made = _order_changes(orders, *drawn)
     changes = dict(zip(names, made, strict=True))
     return {
         (CUSTOMERS, "load"): customers,
@@ -150,60 +149,48 @@ def _orders(sizes: Sizes) -> dict[tuple[Table, str], Columns]:
     }
 
 
-@njit(cache=True)
 def _order_changes(
-    order_id, customer_id, status, amount, draws, to_customer, new_status, to_status, to_amount
-):
+    orders: Columns,
+    draws: np.ndarray,
+    to_customer: np.ndarray,
+    new_status: np.ndarray,
+    to_status: np.ndarray,
+    to_amount: np.ndarray,
+) -> list[np.ndarray]:
     """Generate 50 % inserts, 35 % updates (of 10: 6 of the status, 3 of the amount, 1 of the
     customer) and 15 % deletes.
     """
-    n, changes = len(order_id), len(draws)
-    ids = np.concatenate((order_id, np.zeros(changes, np.int64)))
-    customers = np.concatenate((customer_id, np.zeros(changes, np.int64)))
-    statuses = np.concatenate((status, np.zeros(changes, np.uint8)))
-    amounts = np.concatenate((amount, np.zeros(changes, np.int64)))
-    seq = np.empty(2 * changes, np.int64)
-    kind = np.empty(2 * changes, np.uint8)
-    out_id, out_customer = np.empty(2 * changes, np.int64), np.empty(2 * changes, np.int64)
-    out_status, out_amount = np.empty(2 * changes, np.uint8), np.empty(2 * changes, np.int64)
-    live, at, following = n, 0, n
-    for i in range(changes):
-        row = int(draws[i, 1] * live)
-        if draws[i, 0] < 0.5:
-            row = live
-            ids[row], following, live = following, following + 1, live + 1
-            customers[row], statuses[row] = to_customer[i], new_status[i]
-            amounts[row] = to_amount[i]
-            kinds = (INSERT, 0)
-        elif draws[i, 0] < 0.85:
-            kinds = (OLD, NEW)
-        else:
-            kinds = (DELETE, 0)
-        for letter in kinds:
-            if letter == NEW:
-                if draws[i, 2] < 0.6:
-                    statuses[row] = to_status[i]
-                elif draws[i, 2] < 0.9:
-                    amounts[row] = to_amount[i]
-                else:
-                    customers[row] = to_customer[i]
-            if letter:
-                seq[at], kind[at] = i, letter
-                out_id[at], out_customer[at] = ids[row], customers[row]
-                out_status[at], out_amount[at] = statuses[row], amounts[row]
-                at += 1
-        if kinds[0] == DELETE:
-            live -= 1
-            ids[row], customers[row] = ids[live], customers[live]
-            statuses[row], amounts[row] = statuses[live], amounts[live]
-    return (
-        seq[:at],
-        kind[:at],
-        out_id[:at],
-        out_customer[:at],
-        out_status[:at],
-        out_amount[:at],
-    )
+    # Lists, whose items are much faster to read one by one.
+    live = [list(row) for row in zip(*(values.tolist() for values in orders.values()), strict=True)]
+    drawn = (to_customer, new_status, to_status, to_amount)
+    following, found = len(live), []
+    steps = zip(draws.tolist(), *(values.tolist() for values in drawn), strict=True)
+    for i, ((kind, chosen, part), customer, first_status, status, amount) in enumerate(steps):
+        at = int(chosen * len(live))
+        if kind < 0.5:
+            row = [following, customer, first_status, amount]
+            following += 1
+            live.append(row)
+            found.append((i, INSERT, *row))
+            continue
+        row = live[at]
+        if kind < 0.85:
+            found.append((i, OLD, *row))
+            if part < 0.6:
+                row[2] = status
+            elif part < 0.9:
+                row[3] = amount
+            else:
+                row[1] = customer
+            found.append((i, NEW, *row))
+            continue
+        found.append((i, DELETE, *row))
+        last = live.pop()
+        if at < len(live):
+            live[at] = last
+    types = (np.int64, np.uint8, np.int64, np.int64, np.uint8, np.int64)
+    columns = zip(*found, strict=True)
+    return [np.array(column, kind) for column, kind in zip(columns, types, strict=True)]
 
 
 def _bids(sizes: Sizes) -> dict[tuple[Table, str], Columns]:
@@ -223,20 +210,19 @@ def _auctions_and_bids(bids: int, retracted: float) -> dict[tuple[Table, str], C
     }
 
 
-@njit(cache=True)
-def _nexmark(bids, retracted, draws):
+def _nexmark(
+    bids: int, retracted: float, draws: np.ndarray
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Generate events: of 50, 1 person (only counted), 3 auctions, 46 bids. Some bids are
     retracted.
 
     Half of the bids are for the newest hundredth auction, the others for the 100 newest auctions.
     """
-    events = len(draws)
-    auction = np.zeros((7, events * 3 // 50 + 6), np.int64)
-    bid = np.zeros((7, 2 * bids), np.int64)
-    recent = np.empty(bids, np.int64)
-    seq, persons, auctions, made, rows, live = 0, 0, 0, 0, 0, 0
-    for i in range(events):
-        a, b, c, d = draws[i]
+    auction: list[tuple[int, ...]] = []
+    bid: list[tuple[int, ...]] = []
+    recent: list[tuple[int, ...]] = []
+    seq, persons, made = 0, 0, 0
+    for i, (a, b, c, d) in enumerate(draws.tolist()):
         turn = i % 50
         if made == bids:
             break
@@ -245,26 +231,31 @@ def _nexmark(bids, retracted, draws):
         elif turn < 4:
             back = 0 if a < 0.75 else int(b * 100)
             seller, expires = max(0, persons - 1 - back), i + 1000 + int(d * 19_000)
-            auction[:, auctions] = (seq, INSERT, auctions, seller, 10 + int(c * 5), i, expires)
-            auctions += 1
+            row = (seq, INSERT, len(auction), seller, 10 + int(c * 5), i, expires)
+            auction.append(row)
             seq += 1
         else:
-            of = (auctions - 1) // 100 * 100
+            of = (len(auction) - 1) // 100 * 100
             if a >= 0.5:
-                of = max(0, auctions - 1 - int((a - 0.5) * 200))
+                of = max(0, len(auction) - 1 - int((a - 0.5) * 200))
             price = int(10 ** (c * 6) * 100)
-            bid[:, rows] = (seq, INSERT, made, of, int(b * persons), price, i)
-            recent[live] = rows
-            seq, rows, made, live = seq + 1, rows + 1, made + 1, live + 1
+            row = (seq, INSERT, made, of, int(b * persons), price, i)
+            bid.append(row)
+            recent.append(row)
+            seq, made = seq + 1, made + 1
             if d < retracted:
-                low = max(0, live - 20_000)
-                chosen = low + int(d / retracted * (live - low))
-                bid[:, rows] = bid[:, recent[chosen]]
-                bid[0, rows], bid[1, rows] = seq, DELETE
-                live -= 1
-                recent[chosen] = recent[live]
-                seq, rows = seq + 1, rows + 1
-    return auction[:, :auctions], bid[:, :rows]
+                low = max(0, len(recent) - 20_000)
+                chosen = low + int(d / retracted * (len(recent) - low))
+                bid.append((seq, DELETE, *recent[chosen][2:]))
+                last = recent.pop()
+                if chosen < len(recent):
+                    recent[chosen] = last
+                seq += 1
+    return _columns(auction), _columns(bid)
+
+
+def _columns(rows: list[tuple[int, ...]]) -> list[np.ndarray]:
+    return list(np.array(rows, np.int64).reshape(-1, 7).T)
 
 
 def _people(sizes: Sizes) -> dict[tuple[Table, str], Columns]:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from tidemark_native import files
 
-from connectors.files import scan_kernels as kernels
 from connectors.files.stream import BLOCK_BYTES, ByteStream, UnreadableFile
 
 BLOCK_RECORDS = 16_384
@@ -101,7 +101,7 @@ def _line_blocks(stream: ByteStream, form: LineForm, stretch: Stretch) -> Iterat
         view = np.frombuffer(data, np.uint8)
         is_full = True
         while is_full:
-            found, end, passed = kernels.csv_records(
+            found, end, passed = files.csv_records(
                 view[at:], form.delimiter, form.quote, form.escape, BLOCK_RECORDS
             )
             if len(found):
@@ -120,7 +120,7 @@ def json_records(stream: ByteStream) -> Iterator[Records]:
     data = _first_block(stream)
     in_list = data.startswith(_OPEN_LIST)
     rest, number = data[1:] if in_list else data, 0
-    state, is_last = kernels.FIRST, False
+    state, is_last = files.FIRST, False
     if not data:
         return
     while not is_last:
@@ -129,7 +129,7 @@ def json_records(stream: ByteStream) -> Iterator[Records]:
         data, at = rest + block, 0
         view = np.frombuffer(data, np.uint8)
         while True:
-            found, end, state, wrong = kernels.json_elements(
+            found, end, state, wrong = files.json_elements(
                 view[at:], in_list, state, is_last, BLOCK_RECORDS
             )
             if len(found):
@@ -144,7 +144,7 @@ def json_records(stream: ByteStream) -> Iterator[Records]:
                 break
         rest = data[at:]
         _check_size(rest, f"element {number + 1}")
-    if rest.strip(_BLANKS) or (in_list and state != kernels.ENDED):
+    if rest.strip(_BLANKS) or (in_list and state != files.ENDED):
         raise UnreadableFile(f"the JSON text ends unexpectedly after element {number}")
 
 

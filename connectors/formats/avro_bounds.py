@@ -1,7 +1,7 @@
 """How large a decoded Avro record may become, checked before it is decoded.
 
-Invariant: the nodes of the kernel (avro_kernels.py) are the types of the schema by which records
-were written, each once, however often it is named.
+Invariant: the nodes that count_values walks are the types of the schema by which records were
+written, each once, however often it is named.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-
-from connectors.formats import avro_kernels as kernels
+from tidemark_native import formats
 
 # Values of one record, and how deep they may be within each other.
 MOST_VALUES = 1_000_000
@@ -22,9 +21,9 @@ _SIZES = {"boolean": 1, "float": 4, "double": 8}
 _MOST_SIZE = 1 << 40
 _LONGS = ("int", "long", "enum")
 _REASONS = {
-    kernels.BROKEN: "it does not match its Avro schema: it ends early, or a length is wrong",
-    kernels.TOO_MANY: f"it has more than {MOST_VALUES:,} values",
-    kernels.TOO_DEEP: f"its values are nested more than {MOST_DEPTH} deep",
+    formats.AVRO_BROKEN: "it does not match its Avro schema: it ends early, or a length is wrong",
+    formats.AVRO_TOO_MANY: f"it has more than {MOST_VALUES:,} values",
+    formats.AVRO_TOO_DEEP: f"its values are nested more than {MOST_DEPTH} deep",
 }
 
 
@@ -63,7 +62,7 @@ class AvroBounds:
         offsets = np.zeros(len(records) + 1, np.int64)
         np.cumsum(np.fromiter(map(len, records), np.int64, len(records)), out=offsets[1:])
         raw = np.frombuffer(b"".join(records) or b"\0", np.uint8)
-        found = kernels.count_values(
+        found = formats.count_values(
             offsets, raw, self._nodes, self._child_numbers, MOST_VALUES, MOST_DEPTH
         )
         for position in np.flatnonzero(found < 0).tolist():
@@ -77,28 +76,28 @@ class AvroBounds:
         if key not in self._numbers:
             self._numbers[key] = len(self._rows)
             self._pending.append((len(self._rows), resolved))
-            self._rows.append((kernels.NULL, 0, 0))
+            self._rows.append((formats.AVRO_NULL, 0, 0))
             if len(self._rows) > MOST_TYPES:
                 raise ValueError(f"it describes more than {MOST_TYPES:,} types")
         return self._numbers[key]
 
     def _described(self, node: Any) -> tuple[int, int, int]:
         if isinstance(node, list):
-            return self._with_children(kernels.UNION, node)
+            return self._with_children(formats.AVRO_UNION, node)
         name = self._schema.name(node)
         if name in ("record", "error"):
-            return self._with_children(kernels.RECORD, [one["type"] for one in node["fields"]])
+            return self._with_children(formats.AVRO_RECORD, [one["type"] for one in node["fields"]])
         if name == "array":
-            return self._with_children(kernels.ARRAY, [node["items"]])
+            return self._with_children(formats.AVRO_ARRAY, [node["items"]])
         if name == "map":
-            return self._with_children(kernels.MAP, [node["values"]])
+            return self._with_children(formats.AVRO_MAP, [node["values"]])
         if name in _LONGS:
-            return kernels.LONG, 0, 0
+            return formats.AVRO_LONG, 0, 0
         if name == "null":
-            return kernels.NULL, 0, 0
+            return formats.AVRO_NULL, 0, 0
         if name in _SIZES or name == "fixed":
-            return kernels.FIXED, 0, _SIZES[name] if name in _SIZES else _size_of(node)
-        return kernels.BYTES, 0, 0
+            return formats.AVRO_FIXED, 0, _SIZES[name] if name in _SIZES else _size_of(node)
+        return formats.AVRO_BYTES, 0, 0
 
     def _with_children(self, kind: int, nodes: Sequence[Any]) -> tuple[int, int, int]:
         numbers = [self._number(node) for node in nodes]

@@ -7,8 +7,8 @@ not affect other rows; its row is NULL here, and the faults hold the reason.
 from __future__ import annotations
 
 import numpy as np
+from tidemark_native import formats
 
-from connectors.formats import text_kernels as kernels
 from connectors.formats.text_values import parse_value
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.types import SqlType, TypeKind
@@ -61,19 +61,19 @@ def _fast(type: SqlType, texts: Column, mask: np.ndarray) -> tuple[np.ndarray, n
     offsets, raw = texts.values, texts.data
     kind = type.kind
     if kind in _INT_RANGES:
-        return kernels.read_ints(offsets, raw, mask, *_INT_RANGES[kind])
+        return formats.read_ints(offsets, raw, mask, *_INT_RANGES[kind])
     if kind is TypeKind.FIXED:
         precision = ((type.typmod - 4) >> 16) & 0xFFFF
-        return kernels.read_fixed(offsets, raw, mask, precision, type.scale)
+        return formats.read_fixed(offsets, raw, mask, precision, type.scale)
     if kind is TypeKind.BOOL:
-        return kernels.read_bools(offsets, raw, mask)
+        return formats.read_bools(offsets, raw, mask)
     if kind in (TypeKind.FLOAT4, TypeKind.FLOAT8):
         return read_floats(type, texts)
     if kind is TypeKind.DATE:
-        return kernels.read_dates(offsets, raw, mask)
+        return formats.read_dates(offsets, raw, mask)
     if kind is TypeKind.TIME:
-        return kernels.read_times(offsets, raw, mask)
-    return kernels.read_stamps(offsets, raw, mask, kind is TypeKind.TIMESTAMPTZ)
+        return formats.read_times(offsets, raw, mask)
+    return formats.read_stamps(offsets, raw, mask, kind is TypeKind.TIMESTAMPTZ)
 
 
 def _bytes_of_texts(type: SqlType, texts: Column, mask: np.ndarray) -> tuple[Column, Faults]:
@@ -81,17 +81,17 @@ def _bytes_of_texts(type: SqlType, texts: Column, mask: np.ndarray) -> tuple[Col
     offsets, raw, kind = texts.values, texts.data, type.kind
     most = type.typmod - 4 if type.typmod >= 4 else -1
     if kind in (TypeKind.TEXT, TypeKind.BPCHAR):
-        marks = kernels.odd_texts(offsets, raw, mask, most)
+        marks = formats.odd_texts(offsets, raw, mask, most)
     elif kind is TypeKind.DECIMAL:
         precision, scale = ((type.typmod - 4) >> 16) & 0xFFFF, (type.typmod - 4) & 0x7FF
         is_plain = type.typmod < 0
-        marks = kernels.odd_numerics(
+        marks = formats.odd_numerics(
             offsets, raw, mask, precision, -1 if is_plain or scale >= 1024 else scale
         )
         if not is_plain and scale >= 1024:
             marks[:] = texts.mask()
     elif kind is TypeKind.UUID:
-        marks = kernels.odd_uuids(offsets, raw, mask)
+        marks = formats.odd_uuids(offsets, raw, mask)
     else:
         marks = texts.mask()
     faults: Faults = {}
@@ -105,7 +105,7 @@ def _bytes_of_texts(type: SqlType, texts: Column, mask: np.ndarray) -> tuple[Col
     valid = without(texts.valid, faults, len(texts))
     column = replaced(Column(texts.values, valid, texts.data), changed)
     if kind is TypeKind.BPCHAR:
-        offsets, raw = kernels.pad_texts(column.values, column.data, most)
+        offsets, raw = formats.pad_texts(column.values, column.data, most)
         column = Column(offsets, valid, raw)
         if valid is not None:
             column = emptied(column)

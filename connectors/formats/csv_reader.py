@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from tidemark_native import formats
 
-from connectors.formats import csv_kernels as kernels
 from connectors.formats.declared import DeclaredColumn
 from connectors.formats.fields import Fields, malformed, utf8_records
 from connectors.formats.text_reader import read_columns, refuse_array
@@ -104,16 +104,16 @@ class CsvReader:
         """Yield the texts of each declared column, of `count` records."""
         whole = Column.of("s", records[begin : begin + count])
         delimiter, quote, escape = self._dialect.bytes()
-        starts, ends, kinds, found = kernels.split_cells(
+        starts, ends, kinds, found = formats.split_cells(
             whole.values, whole.data, self._count, delimiter, quote, escape
         )
         for row in np.flatnonzero(found != self._count).tolist():
             reason = f"{found[row]} cells, not {self._count}"
             reason = reason if found[row] > 0 else "unclosed quote"
             fields.refuse(begin + row, malformed(reason))
-            kinds[:, row], ends[:, row], starts[:, row] = kernels.ABSENT, 0, 0
+            kinds[:, row], ends[:, row], starts[:, row] = formats.CSV_ABSENT, 0, 0
         for cell in self._cells:
-            offsets, raw, valid = kernels.copy_cells(
+            offsets, raw, valid = formats.copy_cells(
                 whole.data, starts[cell], ends[cell], kinds[cell], quote, escape, self._null
             )
             yield Column(offsets, None if valid.all() else valid, raw)
@@ -132,14 +132,14 @@ def split_record(record: bytes, dialect: Dialect) -> list[str] | None:
     most = record.count(dialect.delimiter.encode()) + 1
     if most > MOST_CELLS:
         raise ValueError(f"it has more than {MOST_CELLS:,} cells")
-    starts, ends, kinds, found = kernels.split_cells(
+    starts, ends, kinds, found = formats.split_cells(
         whole.values, whole.data, most, delimiter, quote, escape
     )
     count = int(found[0])
     if count < 0:
         return None
     never = np.frombuffer(b"\0\0", np.uint8)
-    offsets, raw, _ = kernels.copy_cells(
+    offsets, raw, _ = formats.copy_cells(
         whole.data, starts[:count, 0].copy(), ends[:count, 0].copy(), kinds[:count, 0].copy(),
         quote, escape, never,
     )  # fmt: skip

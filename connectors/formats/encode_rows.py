@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from tidemark_native import formats
 
-from connectors.formats import record_kernels
 from dataflow.delta import Column
 from dataflow.schema import Field
 from dataflow.types import TypeKind
@@ -53,9 +53,9 @@ def joined(pieces: Sequence[Piece], n: int) -> Column:
     out, at = np.empty(int(offsets[-1]), np.uint8), offsets[:-1].copy()
     for piece in pieces:
         if isinstance(piece, bytes):
-            record_kernels.put_literal(out, at, np.frombuffer(piece, np.uint8))
+            formats.put_literal(out, at, np.frombuffer(piece, np.uint8))
         else:
-            record_kernels.put_values(out, at, piece.values, piece.data)
+            formats.put_values(out, at, piece.values, piece.data)
     return Column(offsets, None, out)
 
 
@@ -69,11 +69,11 @@ def json_column(field: Field, column: Column) -> Column:
     mask = _NO_MASK if column.valid is None else column.valid
     kind = field.type.kind
     if kind is TypeKind.BOOL:
-        ends, out = record_kernels.json_bools(column.values, mask)
+        ends, out = formats.json_bools(column.values, mask)
         return Column(ends, None, out)
     texts = to_text(field.type, column)
     is_plain = kind in _INTEGERS or kind in _FLOATS or kind in _DOCUMENTS
-    encode = record_kernels.json_plain if is_plain else record_kernels.json_texts
+    encode = formats.json_plain if is_plain else formats.json_texts
     ends, out = encode(texts.values, texts.data, mask)
     return Column(ends, None, out)
 
@@ -83,17 +83,17 @@ def avro_column(field: Field, column: Column) -> Column:
     mask = _NO_MASK if column.valid is None else column.valid
     kind, in_union = field.type.kind, field.is_nullable
     if kind in _INTEGERS:
-        ends, out = record_kernels.avro_longs(column.values, mask, in_union)
+        ends, out = formats.avro_longs(column.values, mask, in_union)
     elif kind in _FLOATS:
         width = 4 if kind is TypeKind.FLOAT4 else 8
         raw = column.values.astype(f"<f{width}").view(np.uint8).reshape(len(column), width)
-        ends, out = record_kernels.avro_fixed(raw, mask, in_union)
+        ends, out = formats.avro_fixed(raw, mask, in_union)
     elif kind is TypeKind.BOOL:
         raw = column.values.astype(np.uint8).reshape(-1, 1)
-        ends, out = record_kernels.avro_fixed(raw, mask, in_union)
+        ends, out = formats.avro_fixed(raw, mask, in_union)
     else:
         texts = to_text(field.type, column)
-        ends, out = record_kernels.avro_texts(texts.values, texts.data, mask, in_union)
+        ends, out = formats.avro_texts(texts.values, texts.data, mask, in_union)
     return Column(ends, None, out)
 
 
@@ -103,8 +103,7 @@ def long_text(value: int) -> bytes:
     >>> long_text(-2), long_text(64)
     (b'\\x03', b'\\x80\\x01')
     """
-    out = np.empty(10, np.uint8)
-    return out[: record_kernels.put_long(out, 0, np.int64(value))].tobytes()
+    return formats.avro_long(value)
 
 
 def string_text(value: str) -> bytes:

@@ -10,23 +10,23 @@ import json
 from collections.abc import Sequence
 
 import numpy as np
+from tidemark_native import formats
+from tidemark_native.formats import (
+    JSON_ARRAY,
+    JSON_ESCAPED,
+    JSON_FALSE,
+    JSON_NULL,
+    JSON_NUMBER,
+    JSON_OBJECT,
+    JSON_STRING,
+    JSON_TRUE,
+)
 
-from connectors.formats import json_kernels as kernels
 from connectors.formats.arrays import column_of_arrays
 from connectors.formats.columns import Faults, column_of_texts, without
 from connectors.formats.declared import DeclaredColumn
 from connectors.formats.encoded import column_of_base64
 from connectors.formats.fields import Fields, malformed, shown, utf8_records
-from connectors.formats.json_kernels import (
-    ARRAY,
-    ESCAPED,
-    FALSE,
-    NULL,
-    NUMBER,
-    OBJECT,
-    STRING,
-    TRUE,
-)
 from connectors.formats.jsonb_text import check_json
 from connectors.formats.times import column_of_counts
 from dataflow.delta import Column
@@ -34,7 +34,7 @@ from dataflow.types import TypeKind
 
 _NAMES = ("nothing", "null", "a string", "a string", "a number", "false", "true")
 _NAMES += ("an object", "an array")
-_TEXTS = (STRING, ESCAPED)
+_TEXTS = (JSON_STRING, JSON_ESCAPED)
 _JSONS = (TypeKind.JSON, TypeKind.JSONB)
 _NUMBERS = (
     *(TypeKind.INT2, TypeKind.INT4, TypeKind.INT8, TypeKind.FLOAT4, TypeKind.FLOAT8),
@@ -73,7 +73,7 @@ class JsonReader:
         fields = Fields([])
         found = self._scan(records, fields)
         if self._needs_object:
-            for row in np.flatnonzero(found.kinds[0] != OBJECT).tolist():
+            for row in np.flatnonzero(found.kinds[0] != JSON_OBJECT).tolist():
                 kind = _NAMES[found.kinds[0, row]]
                 fields.refuse(row, malformed(f"not a JSON object but {kind}"))
         for column, node, allowed in zip(
@@ -89,7 +89,9 @@ class JsonReader:
         offsets = np.zeros(len(records) + 1, np.int64)
         np.cumsum(np.fromiter(map(len, records), np.int64, len(records)) + 1, out=offsets[1:])
         raw = np.frombuffer(joined, np.uint8)
-        found = _Found(raw, *kernels.scan(offsets, raw, self._nodes, self._key_ends, self._keys))
+        found = _Found(
+            raw, *formats.scan_json(offsets, raw, self._nodes, self._key_ends, self._keys)
+        )
         more: list[bytes] = []
         size = len(joined)
         for row in np.flatnonzero(found.marks).tolist():
@@ -142,11 +144,11 @@ class _Values:
 
     def texts(self, selected: np.ndarray) -> tuple[Column, Faults]:
         """Return the texts of values of these kinds, strings without their escapes; others NULL."""
-        offsets, out = kernels.gather(self.raw, self.starts, self.ends, self.kinds, selected)
+        offsets, out = formats.gather_json(self.raw, self.starts, self.ends, self.kinds, selected)
         faults: Faults = {}
-        escaped = (self.kinds == ESCAPED) & selected[self.kinds]
+        escaped = (self.kinds == JSON_ESCAPED) & selected[self.kinds]
         if escaped.any():
-            offsets, out, marks = kernels.unescape(offsets, out, escaped)
+            offsets, out, marks = formats.unescape_json(offsets, out, escaped)
             faults = dict.fromkeys(np.flatnonzero(marks).tolist(), "half of a surrogate pair")
         valid = selected[self.kinds]
         column = Column(offsets, None if valid.all() else valid, out)
@@ -154,9 +156,9 @@ class _Values:
 
     def raw_texts(self) -> Column:
         """Return the JSON text of each value, strings with their quotes; null is NULL."""
-        quotes = (self.kinds == STRING) | (self.kinds == ESCAPED)
-        selected = np.arange(9) > NULL
-        offsets, out = kernels.gather(
+        quotes = (self.kinds == JSON_STRING) | (self.kinds == JSON_ESCAPED)
+        selected = np.arange(9) > JSON_NULL
+        offsets, out = formats.gather_json(
             self.raw, self.starts - quotes, self.ends + quotes, self.kinds, selected
         )
         valid = selected[self.kinds]
@@ -180,10 +182,10 @@ def _convert(column: DeclaredColumn, values: _Values, allowed: np.ndarray) -> tu
     elif column.unit:
         texts, faults = values.texts(np.isin(np.arange(9), _TEXTS))
         answer, more = column_of_texts(type, texts)
-        numbers, _ = values.texts(np.arange(9) == NUMBER)
+        numbers, _ = values.texts(np.arange(9) == JSON_NUMBER)
         counted, less = column_of_counts(type, column.unit, numbers)
         faults |= more | less
-        is_count = values.kinds == NUMBER
+        is_count = values.kinds == JSON_NUMBER
         mask = np.where(is_count, counted.mask(), answer.mask())
         answer = Column(np.where(is_count, counted.values, answer.values), mask)
     else:
@@ -194,7 +196,7 @@ def _convert(column: DeclaredColumn, values: _Values, allowed: np.ndarray) -> tu
             answer, more = column_of_texts(type, texts)
         faults |= more
     faults = {row: f"{reason}: {values.shown(row)}" for row, reason in faults.items()}
-    for row in np.flatnonzero(~allowed[values.kinds] & (values.kinds > NULL)).tolist():
+    for row in np.flatnonzero(~allowed[values.kinds] & (values.kinds > JSON_NULL)).tolist():
         faults[row] = f"{_NAMES[values.kinds[row]]} where {type.name} is declared"
     return answer, faults
 
@@ -204,20 +206,27 @@ def _allowed(column: DeclaredColumn) -> np.ndarray:
     kind = column.field.type.kind
     allowed = np.zeros(9, np.bool_)
     if kind in (*_JSONS, TypeKind.TEXT, TypeKind.BPCHAR):
-        allowed[NULL + 1 :] = True
+        allowed[JSON_NULL + 1 :] = True
     elif column.element is not None:
-        allowed[ARRAY] = True
+        allowed[JSON_ARRAY] = True
     else:
         allowed[list(_TEXTS)] = True
-        allowed[NUMBER] = kind in (*_NUMBERS, TypeKind.BOOL) or bool(column.unit)
-        allowed[[TRUE, FALSE]] = kind is TypeKind.BOOL
+        allowed[JSON_NUMBER] = kind in (*_NUMBERS, TypeKind.BOOL) or bool(column.unit)
+        allowed[[JSON_TRUE, JSON_FALSE]] = kind is TypeKind.BOOL
     return allowed
 
 
 def _kind(text: str) -> int:
     first = text[0]
-    kinds = {'"': ESCAPED, "{": OBJECT, "[": ARRAY, "t": TRUE, "f": FALSE, "n": NULL}
-    return kinds.get(first, NUMBER)
+    kinds = {
+        '"': JSON_ESCAPED,
+        "{": JSON_OBJECT,
+        "[": JSON_ARRAY,
+        "t": JSON_TRUE,
+        "f": JSON_FALSE,
+        "n": JSON_NULL,
+    }
+    return kinds.get(first, JSON_NUMBER)
 
 
 def _walk(text: str, paths: Sequence[tuple[str, ...]]) -> list[tuple[tuple[str, ...], str]]:

@@ -11,8 +11,8 @@ import re
 from typing import Any
 
 import numpy as np
+from tidemark_native import formats
 
-from connectors.formats.json_kernels import count_openings
 from connectors.formats.numerals import join_numeral, split_numeral
 
 _SHORT = {
@@ -59,7 +59,7 @@ def load_json(text: str) -> Any:
     """Return the value of a JSON text, numbers as Numeral; ValueError."""
     # Each value but the first one follows a comma or is the first of its list or object.
     is_long = text.count(",") + text.count("[") + text.count("{") >= MOST_VALUES
-    if is_long and count_openings(np.frombuffer(text.encode(), np.uint8)) >= MOST_VALUES:
+    if is_long and formats.count_openings(np.frombuffer(text.encode(), np.uint8)) >= MOST_VALUES:
         raise ValueError(f"it has more than {MOST_VALUES:,} values")
     try:
         return json.loads(

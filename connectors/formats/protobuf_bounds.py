@@ -1,4 +1,4 @@
-"""How large a parsed Protobuf record may become, checked before (protobuf_kernels.py)."""
+"""How large a parsed Protobuf record may become, checked before."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from tidemark_native import formats
 
-from connectors.formats import protobuf_kernels as kernels
 from connectors.formats.avro_bounds import MOST_VALUES
 
 # The parser refuses deeper messages itself.
@@ -30,7 +30,7 @@ class ProtobufBounds:
                     numbers[inner.full_name] = len(pending)
                     pending.append(inner)
                 is_group = field.type == FieldDescriptor.TYPE_GROUP
-                kind = kernels.GROUP if is_group else kernels.SIZED
+                kind = formats.PROTOBUF_GROUP if is_group else formats.PROTOBUF_SIZED
                 fields.append((field.number, kind, numbers[inner.full_name]))
             starts.append(len(fields))
         self._starts = np.array(starts, np.int64)
@@ -42,7 +42,7 @@ class ProtobufBounds:
         offsets = np.zeros(len(records) + 1, np.int64)
         np.cumsum(np.fromiter(map(len, records), np.int64, len(records)), out=offsets[1:])
         raw = np.frombuffer(b"".join(records) or b"\0", np.uint8)
-        found = kernels.count_fields(
+        found = formats.count_fields(
             offsets, raw, self._starts, self._fields, self._sizes, MOST_VALUES, _MOST_DEPTH
         )
-        return set(np.flatnonzero(found == kernels.TOO_MANY).tolist())
+        return set(np.flatnonzero(found == formats.PROTOBUF_TOO_MANY).tolist())

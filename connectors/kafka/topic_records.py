@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
+from tidemark_native import formats
 
 from connectors.formats import encode_rows as form
 from connectors.formats.encode_rows import Piece
-from connectors.formats.record_kernels import murmur2
 from connectors.sink import SinkTable
 from dataflow.delta import Column, Delta, group_rows, row_hashes
 from dataflow.schema import Field
@@ -286,7 +286,7 @@ def _wire_prefix(schema_id: int) -> bytes:
 
 
 def _batch(keys: Column, values: Column, operations: np.ndarray) -> RecordBatch:
-    return RecordBatch(keys, values, operations, murmur2(keys.values, keys.data))
+    return RecordBatch(keys, values, operations, formats.murmur2(keys.values, keys.data))
 
 
 def _without(values: Column, is_gone: np.ndarray) -> Column:

@@ -13,12 +13,12 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
+from tidemark_native import mysql
 
 from connectors.feed_source import RelationAltered, rejected_row
 from connectors.mysql.charsets import Charsets
 from connectors.mysql.column_types import ALLOWED
 from connectors.mysql.options import TableOptions
-from connectors.mysql.row_kernels import walk
 from connectors.mysql.shapes import Shape
 from connectors.mysql.transactions import DELETE, INSERT, TRUNCATE, UPDATE, RowEvent, RowSet
 from connectors.mysql.values import LogValues, Target, column_of_log
@@ -200,7 +200,9 @@ class ImageReader:
         masks, at, image = rows.masks, 0, 0
         for event in events:
             end = at + len(event.images)
-            image = walk(data, at, end, rows.shape.widths, masks, slots, starts, lengths, image)
+            image = mysql.walk(
+                data, at, end, rows.shape.widths, masks, slots, starts, lengths, image
+            )
             at = end
         return data, starts, lengths
 

@@ -105,7 +105,7 @@ class Shape:
 
     @cached_property
     def widths(self) -> np.ndarray:
-        """int64[columns], for row_kernels.walk."""
+        """int64[columns], for mysql.walk of tidemark_native."""
         return np.array([column.width for column in self.columns], np.int64)
 
 

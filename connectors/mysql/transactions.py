@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import IO
 
 import numpy as np
+from tidemark_native import mysql
 
 from connectors.mysql.positions import Gtid, LogPosition
-from connectors.mysql.row_kernels import walk
 from connectors.mysql.shapes import Shape
 from dataflow.schema import RelationName
 from storage.reserve import TEMPORARY
@@ -27,7 +27,7 @@ INSERT, UPDATE, DELETE, TRUNCATE = "insert", "update", "delete", "truncate"
 class RowSet:
     """What the images of one event, or of several alike, have in common.
 
-    present: bool[2, columns], the columns of old images, and of new ones; see row_kernels.walk.
+    present: bool[2, columns], the columns of old images, and of new ones (mysql.walk).
     """
 
     relation: RelationName
@@ -47,7 +47,7 @@ class RowSet:
         slots = np.full(len(self.shape.columns), -1, np.int64)
         none = np.empty((0, 0), np.int64)
         widths = self.shape.widths
-        return int(walk(data, 0, len(data), widths, self.masks, slots, none, none, 0))
+        return mysql.walk(data, 0, len(data), widths, self.masks, slots, none, none, 0)
 
 
 @dataclass(frozen=True)

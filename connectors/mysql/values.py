@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from tidemark_native import mysql
 
 from connectors.formats.columns import Faults, column_of_texts, without
 from connectors.mysql.charsets import Charsets
 from connectors.mysql.options import AS_NULL
-from connectors.mysql.row_kernels import gather, hexed
 from connectors.mysql.shapes import DIGIT_BYTES, STRING, ShapeColumn
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.types import SqlType, TypeKind
@@ -61,7 +61,7 @@ class LogValues:
 
     def texts(self) -> Column:
         """Return the bytes as they are."""
-        offsets, found = gather(self.data, self.starts, self.lengths)
+        offsets, found = mysql.gather(self.data, self.starts, self.lengths)
         return Column(offsets, self.valid, found)
 
 
@@ -286,7 +286,7 @@ def _of_bits(target: Target, column: ShapeColumn, values: LogValues) -> Found:
 
 def _bytea(texts: Column) -> Found:
     assert texts.data is not None
-    offsets, found = hexed(texts.values, texts.data)
+    offsets, found = mysql.hexed(texts.values, texts.data)
     column = Column(offsets, texts.valid, found)
     if texts.valid is None:
         return column, {}

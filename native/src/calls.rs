@@ -12,6 +12,9 @@ pub const DETACH_FROM: usize = 2_000;
 /// Up to so many bytes, numpy allocates a result itself: an array that owns a vector costs more.
 const COPIED_BYTES: usize = 4_096;
 
+/// As many bytes take as long as one item.
+const ITEM_BYTES: usize = 16;
+
 thread_local! {
     static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
 }
@@ -39,6 +42,11 @@ pub fn run<R: Send>(
     let guarded = || catch_unwind(AssertUnwindSafe(work)).map_err(|panic| text_of(&*panic));
     let found = if size < DETACH_FROM { guarded() } else { py.detach(guarded) };
     found.map_err(|text| invariant_error(py, kernel, &text))
+}
+
+/// The size of the work on bytes, in items.
+pub fn size_of_bytes(data: &[u8]) -> usize {
+    data.len() / ITEM_BYTES
 }
 
 fn text_of(panic: &(dyn Any + Send)) -> String {

@@ -6,9 +6,16 @@
 use pyo3::prelude::*;
 
 pub mod aggregates;
+mod calendar;
 mod calls;
 pub mod expressions;
+pub mod files;
+pub mod formats;
 pub mod memory;
+pub mod mysql;
+#[cfg(test)]
+mod noise;
+pub mod replication;
 pub mod storage;
 pub(crate) mod strings;
 pub mod values;
@@ -19,10 +26,14 @@ pub mod windows;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     calls::quiet_panics();
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
+    add(module, "aggregates", aggregates::register)?;
+    add(module, "expressions", expressions::register)?;
+    add(module, "files", files::register)?;
+    add(module, "formats", formats::register)?;
+    add(module, "mysql", mysql::register)?;
+    add(module, "replication", replication::register)?;
     add(module, "storage", storage::register)?;
     add(module, "values", values::register)?;
-    add(module, "expressions", expressions::register)?;
-    add(module, "aggregates", aggregates::register)?;
     add(module, "windows", windows::register)
 }
 

@@ -230,7 +230,12 @@ impl<'a, T> Rows<'a, T> {
     }
 }
 
-impl<T> RowsMut<'_, T> {
+impl<'a, T> RowsMut<'a, T> {
+    /// The rows of `width` items each.
+    pub fn new(items: &'a mut [T], width: usize) -> Self {
+        RowsMut { items, width }
+    }
+
     /// How many rows there are.
     pub fn len(&self) -> usize {
         self.items.len().checked_div(self.width).unwrap_or(0)

@@ -22,9 +22,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import psycopg2
 from psycopg2.extensions import UNICODE, string_types
+from tidemark_native import replication
 
 from connectors.postgres.evaluation import sandbox
-from connectors.postgres.session.copy_kernels import array_literal
 from connectors.postgres.session.liveness_watchdog import Watched
 from connectors.postgres.session.quoting import quote_text
 from connectors.postgres.session.session import (
@@ -456,7 +456,7 @@ def _is_within_function(error: psycopg2.Error, body: str) -> bool:
 def _literal(texts: Column) -> bytes:
     assert texts.data is not None
     mask = _NO_MASK if texts.valid is None else texts.valid
-    return array_literal(texts.values, texts.data, mask).tobytes()
+    return replication.array_literal(texts.values, texts.data, mask).tobytes()
 
 
 def _row_error(

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
+from tidemark_native import replication
 
-from connectors.postgres.replication import decode_kernels as kernels
 from connectors.postgres.replication.wire_shapes import Shape, WireColumn, positions_of
 from dataflow.changes import Changes
 from dataflow.delta import KIND_BYTES, Column
@@ -118,7 +118,7 @@ class Decoder:
             return []
         joined = np.frombuffer(b"".join(payloads), np.uint8)
         ends = np.cumsum(np.fromiter(map(len, payloads), np.int64, len(payloads)))
-        tags, oids = kernels.heads(joined, ends)
+        tags, oids = replication.heads(joined, ends)
         starts = np.empty_like(ends)
         starts[0], starts[1:] = 0, ends[:-1]
         out: list[Changes] = []
@@ -243,15 +243,22 @@ class Decoder:
 def _decode_tuples(layout: _Layout, joined: np.ndarray, starts: np.ndarray) -> Changes:
     """Decode rows of one table as one of its relations."""
     relation, width = layout.relation, int(layout.slots.max(initial=-1)) + 1
-    at_value, lengths, kinds, unchanged = kernels.walk_tuples(joined, starts, layout.slots, width)
+    try:
+        found = replication.walk_tuples(joined, starts, layout.slots, width)
+    except ValueError as error:
+        what = f'rows of table "{relation.name}" cannot be read'
+        raise InvariantError("source.protocol", what, detail=str(error)) from error
+    at_value, lengths, kinds, unchanged = found
     columns: dict[int, Column] = {}
     missing: dict[int, np.ndarray] = {}
     for position, slot in layout.used_columns:
-        offsets, values, valid, nulls = kernels.gather_bytes(joined, at_value[slot], lengths[slot])
+        offsets, values, valid, nulls = replication.gather_bytes(
+            joined, at_value[slot], lengths[slot]
+        )
         texts = Column(offsets, valid if nulls else None, values)
         columns[position] = parse_column(relation, position, texts)
         if unchanged[slot]:
-            missing[position] = lengths[slot] == kernels.UNCHANGED
+            missing[position] = lengths[slot] == replication.UNCHANGED
     whole = tuple(
         columns.get(position) or Column.nulls(field.type.physical, len(kinds))
         for position, field in enumerate(relation.fields)

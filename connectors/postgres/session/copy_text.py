@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
+from tidemark_native import replication
 
-from connectors.postgres.session import copy_kernels
 from dataflow.delta import Column
 from dataflow.types import SqlType
 from dataflow.values import from_text, to_text
@@ -47,7 +47,7 @@ def letter_texts(letters: np.ndarray) -> Column:
 def array_literal(texts: Column) -> bytes:
     """Return a quoted array literal of a bytes column."""
     mask = _NO_MASK if texts.valid is None else texts.valid
-    return copy_kernels.array_literal(texts.values, texts.data, mask).tobytes()
+    return replication.array_literal(texts.values, texts.data, mask).tobytes()
 
 
 def copy_lines(texts: Sequence[Column], n: int) -> np.ndarray:
@@ -57,13 +57,13 @@ def copy_lines(texts: Sequence[Column], n: int) -> np.ndarray:
     sizes = np.zeros(n, np.int64)
     masks = [_NO_MASK if c.valid is None else c.valid for c in texts]
     for column, mask in zip(texts, masks, strict=True):
-        copy_kernels.add_sizes(sizes, column.values, column.data, mask)
+        replication.add_sizes(sizes, column.values, column.data, mask)
     ends = np.cumsum(sizes)
     out = np.empty(int(ends[-1]) if n else 0, np.uint8)
     at = ends - sizes
     for k, (column, mask) in enumerate(zip(texts, masks, strict=True)):
         delimiter = ord("\n") if k == len(texts) - 1 else ord("\t")
-        copy_kernels.put_values(out, at, column.values, column.data, mask, delimiter)
+        replication.put_values(out, at, column.values, column.data, mask, delimiter)
     return out
 
 
@@ -72,12 +72,12 @@ def split_copy(types: Sequence[SqlType], data: np.ndarray) -> list[Column]:
 
     ValueError when a line has another number of values.
     """
-    starts, ends, torn = copy_kernels.split_lines(data, len(types))
+    starts, ends, torn = replication.split_lines(data, len(types))
     if torn >= 0:
         raise ValueError(f"line {torn} of the COPY stream does not have {len(types)} values")
     columns = []
     for k, type in enumerate(types):
-        offsets, values, valid = copy_kernels.gather_values(data, starts[k], ends[k])
+        offsets, values, valid = replication.gather_values(data, starts[k], ends[k])
         texts = Column(offsets, None if valid.all() else valid, values)
         columns.append(from_text(type, texts))
     return columns

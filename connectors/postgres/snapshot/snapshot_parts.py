@@ -18,13 +18,13 @@ import psycopg2
 from psycopg2 import sql
 from psycopg2.extensions import ISOLATION_LEVEL_REPEATABLE_READ
 from psycopg2.extensions import connection as Connection
+from tidemark_native import replication
 
 from connectors.postgres.evaluation.restricted_source import RestrictedTable, is_foreign
-from connectors.postgres.replication import decode_kernels as kernels
 from connectors.postgres.replication.decode import parse_column
 from connectors.postgres.session.session import connect, to_error
 from dataflow.delta import Column, Delta
-from dataflow.errors import TemporaryError
+from dataflow.errors import InvariantError, TemporaryError
 from dataflow.schema import Relation
 from dataflow.types import FIXED_NAN, SqlType, TypeKind
 from dataflow.values import to_text
@@ -313,11 +313,15 @@ def _copy(
         )
         rows = cursor.rowcount
     joined = np.frombuffer(out.getbuffer(), np.uint8)
-    starts, lengths = kernels.walk_copy(joined, _COPY_HEADER, rows, len(part.columns))
-    columns = [
-        _column(part.relation, joined, position, starts[c], lengths[c])
-        for c, position in enumerate(part.columns)
-    ]
+    try:
+        starts, lengths = replication.walk_copy(joined, _COPY_HEADER, rows, len(part.columns))
+        columns = [
+            _column(part.relation, joined, position, starts[c], lengths[c])
+            for c, position in enumerate(part.columns)
+        ]
+    except ValueError as error:
+        what = f'the copy of table "{part.relation.name}" cannot be read'
+        raise InvariantError("source.protocol", what, detail=str(error)) from error
     return Delta(columns, np.ones(rows, np.int64)), len(joined)
 
 
@@ -327,19 +331,34 @@ def _column(
     type = relation.fields[position].type
     kind = type.kind
     if kind in _INTS:
-        values, valid, nulls = kernels.read_ints(joined, starts, lengths)
+        values, valid, nulls = replication.read_ints(joined, starts, lengths)
     elif kind is TypeKind.FIXED:
-        values, valid, nulls = kernels.read_numerics(joined, starts, lengths, type.scale, FIXED_NAN)
+        values, valid, nulls = replication.read_numerics(
+            joined, starts, lengths, type.scale, FIXED_NAN
+        )
     elif kind is TypeKind.BOOL:
-        values, valid, nulls = kernels.read_bools(joined, starts, lengths)
+        values, valid, nulls = replication.read_bools(joined, starts, lengths)
     elif kind in (TypeKind.FLOAT4, TypeKind.FLOAT8):
         size = 4 if kind is TypeKind.FLOAT4 else 8
-        values, valid, nulls = kernels.read_floats(joined, starts, lengths, size)
+        values, valid, nulls = _read_floats(joined, starts, lengths, size)
     else:
-        offsets, texts, valid, nulls = kernels.gather_bytes(joined, starts, lengths)
+        offsets, texts, valid, nulls = replication.gather_bytes(joined, starts, lengths)
         column = Column(offsets, valid if nulls else None, texts)
         return parse_column(relation, position, column)
     return Column(values, valid if nulls else None)
+
+
+def _read_floats(
+    joined: np.ndarray, starts: np.ndarray, lengths: np.ndarray, size: int
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Read floats of 4 or 8 bytes: (float64[n], valid bool[n], nulls). Every NaN is one NaN."""
+    bits, valid, nulls = replication.read_ints(joined, starts, lengths)
+    if size == 4:
+        values = bits.astype(np.int32).view(np.float32).astype(np.float64)
+    else:
+        values = bits.view(np.float64)
+    values[np.isnan(values)] = np.nan
+    return values, valid, nulls
 
 
 def _all_selected(relation: Relation, columns: Sequence[int]) -> list[sql.Composable]:

@@ -12,8 +12,9 @@ pub fn string<'a>(offsets: &[i64], data: &'a [u8], i: usize) -> &'a [u8] {
     &data[offsets[i] as usize..offsets[i + 1] as usize]
 }
 
+/// Whether value `i` of a column is NULL.
 #[inline]
-fn is_null(valid: &[bool], i: usize) -> bool {
+pub fn is_null(valid: &[bool], i: usize) -> bool {
     !valid.is_empty() && !valid[i]
 }
 

@@ -11,6 +11,8 @@ mod merging;
 mod rows;
 mod search;
 
+pub(crate) use columns::{is_null, put, string};
+
 use crate::calls::{self, array, run};
 use crate::memory::{FilterBits, Items, ItemsMut, Page, Rows, RowsMut, Strided, StridedMut};
 

@@ -1,8 +1,8 @@
 """Oracle: what the loops that numba compiled returned for the same arguments, bit for bit.
 
-Each line of a file beside this one is a call: kernel, arguments, result. An array is its type, its
-items (floats as the bits of an int64, bytes as Latin-1 text), and its shape if it has several
-dimensions.
+Each line of a file beside this one is a call: kernel, arguments, those arguments after the call
+that it changed, and the result. An array is its type, its items (floats as the bits of an int64,
+bytes as Latin-1 text), and its shape if it has not one dimension.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ def _value(shown: Any) -> Any:
     kind, items, *shape = shown
     if kind == "tuple":
         return tuple(_value(item) for item in items)
+    if kind == "raw":
+        return items.encode("latin-1")
     if kind == "bytes":
-        return np.frombuffer(items.encode("latin-1"), np.uint8)
-    if kind == "float64":
+        found = np.frombuffer(items.encode("latin-1"), np.uint8).copy()
+    elif kind == "float64":
         found = np.array(items, np.int64).view(np.float64)
     else:
         found = np.array(items, kind)
@@ -58,7 +60,10 @@ def _assert_same(found: Any, expected: Any) -> None:
 def test_a_kernel_returns_what_it_always_has(module: str, line: str) -> None:
     call = json.loads(line)
     kernel = getattr(importlib.import_module(f"tidemark_native.{module}"), call["kernel"])
-    _assert_same(kernel(*(_value(argument) for argument in call["in"])), _value(call["out"]))
+    arguments = [_value(argument) for argument in call["in"]]
+    _assert_same(kernel(*arguments), _value(call["out"]))
+    for position, after in call.get("after", {}).items():
+        _assert_same(arguments[int(position)], _value(after))
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.jsonl")), ids=lambda path: path.stem)
