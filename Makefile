@@ -48,7 +48,7 @@ bench: setup  ## ours beside its peers, written to bench/RESULTS.md; ONLY=w2r,fl
 
 torture: setup queries  ## kill -9 at random moments, KILLS times; 1M rows under --memory; after `queries`
 	@TIDEMARK_TEST_KILLS=$(KILLS) TIDEMARK_TEST_FAILPOINTS=all TIDEMARK_TEST_FILES=$$((2 * $(KILLS))) TIDEMARK_TEST_DISK=$$(($(KILLS) / 2)) TIDEMARK_TEST_FAULTS=$(KILLS) TIDEMARK_TEST_RESTARTS=$$(($(KILLS) / 2)) \
-	TIDEMARK_TEST_BROKER=$$(($(KILLS) * 3 / 10)) TIDEMARK_TEST_ROWS=1000000 TIDEMARK_TEST_KERNELS=empty exec $(VENV)/python -m pytest --timeout 0 tests/recovery tests/end_to_end/test_kernels.py
+	TIDEMARK_TEST_BROKER=$$(($(KILLS) * 3 / 10)) TIDEMARK_TEST_ROWS=1000000 exec $(VENV)/python -m pytest --timeout 0 tests/recovery tests/end_to_end/test_kernels.py
 
 queries: setup  ## QUERIES generated queries against PostgreSQL, TEMPORAL=1: all of which read the clock; TIDEMARK_TEST_SEED continues a run
 	@exec $(VENV)/python -m tests.equality.torture $(QUERIES) $(if $(TEMPORAL),--temporal)

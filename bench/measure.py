@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("numpy", "numba", "rocksdict", "psycopg2-binary", "pyspark", "sqlglot")
+PACKAGES = ("numpy", "tidemark-native", "rocksdict", "psycopg2-binary", "pyspark", "sqlglot")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the wheels (ours, and the native kernels'), installs them with all it needs into an empty environment, and serves from there
 # on a private PostgreSQL until the API and its pages answer and a view is live; then stops it. Takes
-# some minutes: native kernels are compiled again.
+# some minutes: the native kernels are built again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD

@@ -234,6 +234,5 @@ install_kafka
 install_mariadb
 install_clickhouse
 install_chromium
-.venv/bin/python -m service.runtime.kernels --show
 wanted >"$stamp"
 say "done: .venv/bin/tidemark"

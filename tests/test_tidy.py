@@ -528,9 +528,9 @@ def test_positional_parameters_are_few() -> None:
 
 
 def is_called_otherwise(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """A kernel of numba's, which knows no keywords, or a command, whose parameters are options."""
+    """A command, whose parameters are options."""
     decorators = [ast.unparse(d) for d in function.decorator_list]
-    return any("jit" in d or d.endswith(".command()") for d in decorators)
+    return any(d.endswith(".command()") for d in decorators)
 
 
 def test_modules_say_what_they_are_for() -> None:

@@ -44,8 +44,8 @@ class StatusInputs:
     """The facts of one moment, from which every status follows.
 
     figures: of each group's pipeline, None before its first report. processes: as the supervisor
-    reports them. views, sources, sinks: catalog rows as last read. compiling: the kernels that are
-    still being compiled. is_young: this process has just started, so pipelines may have too.
+    reports them. views, sources, sinks: catalog rows as last read. is_young: this process has just
+    started, so pipelines may have too.
     """
 
     figures: Mapping[str, Mapping[str, Any] | None]
@@ -54,7 +54,6 @@ class StatusInputs:
     sources: Sequence[SourceRow] = ()
     sinks: Sequence[SinkRow] = ()
     free_bytes: int | None = None
-    compiling: str = ""
     is_young: bool = False
 
     @cached_property
@@ -111,9 +110,6 @@ def pipeline_problem(inputs: StatusInputs, group: str) -> ProblemModel | None:
     is_new = group not in inputs.figures
     if not is_stale(inputs.figures.get(group)) or is_new:
         return None
-    if inputs.compiling:
-        hint = "nothing: the pipeline starts once they are compiled"
-        return _problem(inputs.compiling, "", hint, code="kernels.compiling")
     if not _is_begun(inputs, group):
         what = f"{name} has not reported within the last {STALE_S:g} s"
         hint = "see its log, and check whether the machine is overloaded"
@@ -123,8 +119,6 @@ def pipeline_problem(inputs: StatusInputs, group: str) -> ProblemModel | None:
 
 def is_starting(inputs: StatusInputs) -> bool:
     """Return True while it is too early to judge the default group's pipeline."""
-    if inputs.compiling:
-        return True
     figures = inputs.figures.get(DEFAULT_GROUP)
     is_reported = figures is not None and "refused" in figures
     is_waited_for = _is_begun(inputs, DEFAULT_GROUP) and is_stale(figures) and not is_reported
@@ -132,10 +126,7 @@ def is_starting(inputs: StatusInputs) -> bool:
 
 
 def _is_begun(inputs: StatusInputs, group: str) -> bool:
-    """Return True if a group's pipeline may have started too lately for a report.
-
-    After the compilation of kernels it starts long after this process.
-    """
+    """Return True if a group's pipeline may have started too lately for a report."""
     started_at = inputs.processes.get(_child_of(group), {}).get("started_at")
     is_late = started_at is not None and time.monotonic() - started_at < STALE_S
     return inputs.is_young or is_late

@@ -55,7 +55,6 @@ _PLAIN = (
     "evaluator_calls_total",
     "evaluator_rows_total",
     "evaluator_seconds_total",
-    "kernels_compiled_total",
     "lag_seconds",
     "checkpoint_bytes",
     "checkpoint_sent_bytes",

@@ -24,7 +24,6 @@ from service.api import health
 from service.api.health import Standing, StatusInputs
 from service.factory.service_factory import ServiceFactory
 from service.metrics.metrics import read_metrics, read_supervisor
-from service.runtime import kernels
 from service.runtime.log import log
 from service.runtime.settings import DEFAULT_GROUP, Settings
 from service.views.groups import groups_on_disk
@@ -65,7 +64,6 @@ class Standings:
             sources=self._sources,
             sinks=self._sinks,
             free_bytes=free_bytes,
-            compiling=kernels.compiling(state),
             is_young=time.monotonic() - self._started_at < health.STALE_S,
         )
 

@@ -34,7 +34,6 @@ from connectors.postgres.session.session import connect
 from service.demo import demo_clicks
 from service.demo.demo_clicks import Clicks
 from service.demo.demo_shop import VIEWS, Shop
-from service.runtime import kernels
 from service.runtime.settings import PREFIX
 from service.views.lifecycle import ViewState
 
@@ -118,7 +117,6 @@ class Demo:
             shop.fill()
             self._clicks = self._open_clicks(others, Path(folder))
             self._verdicts = {name: Verdict() for name in self._views}
-            kernels.ensure(Path(folder) / "state", kernels.show_on_terminal)
             with self._service(dsn, Path(folder)):
                 self._create_views()
                 shop.start_traffic(TRANSACTIONS_PER_S)

@@ -23,7 +23,6 @@ import httpx
 from dataflow.errors import TemporaryError, TidemarkError
 from service.embedded.folders import make_shared, usable
 
-# The first start on a machine compiles kernels.
 READY_S = 600.0
 # An engine without a state_dir drops its objects in a database of the user at the end.
 END_S = 90.0

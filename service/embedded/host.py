@@ -26,7 +26,6 @@ from connectors.loopback import free_port
 from connectors.postgres.embedded.function_tables import FunctionTables
 from dataflow.errors import TidemarkError
 from service.embedded.location import EngineLocation
-from service.runtime import kernels
 from service.runtime.log import configure, log
 from service.runtime.private_files import keep_private
 from service.runtime.security_limits import protect
@@ -127,24 +126,6 @@ def _prepare(settings: Settings, location: EngineLocation) -> None:
         if finding.problem is not None:
             raise finding.problem
     FunctionTables(location.dsn).prepare()
-    cache = _cache(settings)
-    kernels.ensure(cache, kernels.show_on_terminal)
-    if cache != settings.state:
-        # The supervisor checks the state's folder.
-        settings.state.mkdir(parents=True, exist_ok=True)
-        done = (cache / kernels.REMEMBERED).read_bytes()
-        (settings.state / kernels.REMEMBERED).write_bytes(done)
-
-
-def _cache(settings: Settings) -> Path:
-    """Return the folder that records compiled kernels; it outlives temporary engines."""
-    cache_root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(cache_root) / "tidemark"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return settings.state
-    return folder if os.access(folder, os.W_OK) else settings.state
 
 
 def _require_unused(settings: Settings) -> None:

@@ -104,12 +104,6 @@ METRICS: tuple[Metric, ...] = (
     Metric("tidemark_evaluator_calls_total", "counter", _GROUP, "batches evaluated by PostgreSQL"),
     Metric("tidemark_evaluator_rows_total", "counter", _GROUP, "rows evaluated by PostgreSQL"),
     Metric("tidemark_evaluator_seconds_total", "counter", _GROUP, "time spent in PostgreSQL"),
-    Metric(
-        "tidemark_kernels_compiled_total",
-        "counter",
-        _GROUP,
-        "kernels compiled while an epoch waited",
-    ),
     Metric("tidemark_checkpoint_age_seconds", "gauge", _GROUP, "age of the newest checkpoint"),
     Metric(
         "tidemark_checkpoint_interval_seconds", "gauge", _GROUP, "configured checkpoint interval"

@@ -82,7 +82,6 @@ class PipelineMetrics:
         self.epochs_written = 0
         self.epochs_in_parts = 0
         self.rows_written = 0
-        self.kernels_compiled = 0
         self.position = 0
         self.source_position = 0
         self.source_error = ""
@@ -151,11 +150,6 @@ class PipelineMetrics:
         self.evaluator_rows += rows
         self.evaluator_s += seconds
 
-    def kernel_compiled(self, kernel: str) -> None:
-        """Count a kernel that was not compiled in advance; an epoch waited for it."""
-        self.kernels_compiled += 1
-        log.warning("kernel.compiled_late", kernel=kernel)
-
     def snapshot(self) -> dict[str, Any]:
         """Return all figures as plain values."""
         return {
@@ -169,7 +163,6 @@ class PipelineMetrics:
             "epochs_written_total": self.epochs_written,
             "epochs_in_parts_total": self.epochs_in_parts,
             "rows_written_total": self.rows_written,
-            "kernels_compiled_total": self.kernels_compiled,
             "evaluator_calls_total": self.evaluator_calls,
             "evaluator_rows_total": self.evaluator_rows,
             "evaluator_seconds_total": round(self.evaluator_s, 6),

@@ -53,7 +53,6 @@ from service.pipeline.view_handovers import ViewHandovers
 from service.pipeline.view_life import ViewLife
 from service.pipeline.view_replacement import ViewReplacement
 from service.pipeline.view_rights import ViewRights
-from service.runtime import kernels
 from service.runtime.error_reports import Reports
 from service.runtime.log import log
 from service.runtime.settings import Settings
@@ -78,7 +77,6 @@ class _Composition:
         reserve = Reserve(settings.state)
         self._is_disk_short = lambda: reserve.is_short
         self._metrics = PipelineMetrics(settings.state)
-        kernels.watch(self._metrics.kernel_compiled)
         self._store = factory.open_store()
         work_clock = runtime.work_clock()
         self._meter = WorkMeter(settings.view_budget, work_clock, work_clock.waiting)
@@ -388,7 +386,7 @@ class _Composition:
 
     def _new_idle_work(self) -> IdleWork:
         parts = self._store, self._engine, self._epochs
-        return IdleWork(*parts, kernels.loading(), self._runtime)
+        return IdleWork(*parts, self._runtime)
 
     def _new_sink_turn(self) -> SinkTurn:
         return SinkTurn(

@@ -1,13 +1,10 @@
 """What is done while no source has anything, so that later changes need not wait for it.
 
-Kernels are loaded and pages of a backfill are read as soon as there is a view; runs of the state
-are merged once sources have had nothing for a while. Invariant: a change waits for one step of a
-few milliseconds at most.
+Pages of a backfill are read as soon as there is a view; runs of the state are merged once sources
+have had nothing for a while. Invariant: a change waits for one step of a few milliseconds at most.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 from service.engine.engine import Engine
 from service.pipeline.epochs import Epochs
@@ -20,20 +17,12 @@ WARMED_PAGES = 16
 
 
 class IdleWork:
-    """Used by the pipeline's thread. kernels: loads one at each step, and yields its name."""
+    """Used by the pipeline's thread."""
 
-    def __init__(
-        self,
-        store: Store,
-        engine: Engine,
-        epochs: Epochs,
-        kernels: Iterator[str],
-        runtime: Runtime,
-    ) -> None:
+    def __init__(self, store: Store, engine: Engine, epochs: Epochs, runtime: Runtime) -> None:
         self._store = store
         self._engine = engine
         self._epochs = epochs
-        self._kernels = kernels
         self._runtime = runtime
         self._due_at = runtime.monotonic() + IDLE_S
 
@@ -57,4 +46,4 @@ class IdleWork:
         """Do a little of what the next change would wait for; False if nothing is left."""
         if not self._engine.views:
             return False
-        return bool(next(self._kernels, "")) or self._store.warm(WARMED_PAGES)
+        return self._store.warm(WARMED_PAGES)

@@ -6,8 +6,7 @@ run, resets it. A group's process that exits with 0 is done. One that exits with
 action: it is not restarted, and `/health` has the reason.
 
 The supervisor has no state. A child reads the catalog and reports the groups; nothing waits for it.
-Children are forked, so their modules are imported once, here. Missing kernels are compiled in a
-child; pipelines wait for it, the API does not.
+Children are forked, so their modules are imported once, here.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from service.metrics.metrics import SUPERVISOR_FILE
-from service.runtime import kernels
 from service.runtime.forking import Forked
 from service.runtime.log import log
 from service.runtime.memory_budget import MALLOC, allow_files, calm_malloc
@@ -28,7 +26,7 @@ from service.runtime.private_files import replace_file
 from service.runtime.readiness_pipe import ReadinessPipe
 from service.runtime.restart_policy import Restarts
 from service.runtime.settings import Settings
-from service.runtime.signals import FINAL, SIGNALLED
+from service.runtime.signals import SIGNALLED
 from service.supervisor import run_pipeline
 from service.views.groups import GroupWatch
 from storage import clock
@@ -66,13 +64,6 @@ class Supervisor:
             Child("api", _run_api),
             Child("groups", watch_groups, keep=(self._groups.descriptor,)),
         ]
-        self._compiler: Child | None = None
-        self._has_failed = False
-        # A killed supervisor may have left this file.
-        (settings.state / kernels.COMPILING).unlink(missing_ok=True)
-        if not kernels.is_done(settings.state):
-            self._compiler = Child("kernels", partial(kernels.main_of, settings))
-            self.children.insert(0, self._compiler)
 
     def run(self) -> int:
         """Start, watch and restart the children until a signal; return the exit code."""
@@ -84,7 +75,7 @@ class Supervisor:
         gc.freeze()
         try:
             self._report()
-            while not self._signals and not self._has_failed:
+            while not self._signals:
                 self._add_groups()
                 for child in list(self.children):
                     self._watch(child)
@@ -92,8 +83,6 @@ class Supervisor:
         finally:
             self._stop_children()
         log.info("service.stopped")
-        if self._has_failed:
-            return 1
         return 0 if len(self._signals) < 2 else SIGNALLED + self._signals[1]
 
     def _on_signal(self, number: int, _: object) -> None:
@@ -111,13 +100,8 @@ class Supervisor:
             code = child.process.poll()
             if code is not None:
                 self._ended(child, code, now)
-        elif child.restarts.is_due(now) and not self._waits(child):
+        elif child.restarts.is_due(now):
             self._start(child, now)
-
-    def _waits(self, child: Child) -> bool:
-        """Return True for a pipeline while kernels are compiled, or if that failed."""
-        is_late = self._compiler is not None or self._has_failed
-        return is_late and child.name.startswith("pipeline")
 
     def _start(self, child: Child, now: float) -> None:
         readiness = child.readiness = ReadinessPipe()
@@ -130,11 +114,6 @@ class Supervisor:
 
     def _ended(self, child: Child, code: int, now: float) -> None:
         child.process = None
-        if child is self._compiler and code in (0, FINAL):
-            self._compiler = None
-            self._has_failed = code == FINAL
-            self.children.remove(child)
-            return
         has_progressed = child.readiness is not None and child.readiness.ended()
         found = child.restarts.ended(code, now, has_progressed=has_progressed)
         if found == "done":

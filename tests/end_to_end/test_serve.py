@@ -186,26 +186,3 @@ def test_elsewhere_each_line_is_json(database: Database, tmp_path: Path) -> None
     assert starting["url"] == f"http://127.0.0.1:{port}" and starting["state"] == str(
         tmp_path / "s"
     )
-
-
-@pytest.mark.whole
-def test_the_port_answers_while_kernels_are_compiled(database: Database, tmp_path: Path) -> None:
-    """Nothing is compiled yet, as in a package that was just installed."""
-    port = free_port()
-    settings = environment(source=database.dsn, state=tmp_path / "s", port=port)
-    process = subprocess.Popen(
-        SERVE, env={**settings, "NUMBA_CACHE_DIR": str(tmp_path / "k")}, stderr=subprocess.PIPE
-    )
-    try:
-        reasons: list[str] = []
-        end = time.monotonic() + 60
-        while not reasons and time.monotonic() < end:
-            told = await_health(f"http://127.0.0.1:{port}")
-            assert told["status"] == "starting"
-            reasons = [str(reason) for reason in told["reasons"]]  # type: ignore[attr-defined]
-            time.sleep(0.1)
-        assert re.fullmatch(r"native kernels are being compiled: \d+ of \d+", reasons[0])
-    finally:
-        process.terminate()
-        _, log = process.communicate(timeout=30)
-    assert b"pipeline" not in log and process.returncode == 0

@@ -23,11 +23,7 @@ from tests.harness.postgres import one_session
 from tests.harness.verdicts import LeakError, require_no_crash
 from tests.harness.warm import WarmProcess, can_be_warm, warm_parent
 
-READY_S = 300.0  # a machine that has just been set up compiles first
-# What a service notes in its state once its kernels are compiled, by their folder ("": the usual
-# one): a new state that has it is not a second late because each kernel is looked at.
-_COMPILED = "kernels.json"
-_compiled: dict[str, bytes] = {}
+READY_S = 300.0
 
 
 class RunningService:
@@ -72,7 +68,6 @@ class RunningService:
 
     def start(self) -> None:
         """Start and wait until REST answers."""
-        self._give_kernels()
         with self.log_path.open("ab") as log:
             self._process = self._started(log)
         self._leash = Leash(self._process.pid)
@@ -102,7 +97,6 @@ class RunningService:
         if self._process is None:
             return 0
         family = self._family()
-        self._keep_kernels()
         self._process.send_signal(signal.SIGTERM)
         try:
             code = self._process.wait(60)
@@ -115,17 +109,6 @@ class RunningService:
         _require_gone(alive)
         require_no_crash(self.events())
         return code
-
-    def _give_kernels(self) -> None:
-        known = _compiled.get(self._environment.get("NUMBA_CACHE_DIR", ""))
-        if known is not None and not self.state.exists():
-            self.state.mkdir(mode=0o700)
-            (self.state / _COMPILED).write_bytes(known)
-
-    def _keep_kernels(self) -> None:
-        with contextlib.suppress(OSError):
-            cache = self._environment.get("NUMBA_CACHE_DIR", "")
-            _compiled[cache] = (self.state / _COMPILED).read_bytes()
 
     def kill(self) -> None:
         """kill -9 of the supervisor; the children follow it by themselves."""

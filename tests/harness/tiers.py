@@ -205,7 +205,6 @@ CASES = {
         *("memory-*-up", "rocks-*-down"),
     ),
     "unit/service/test_forking.py::test_a_signal_is_not_lost_while_a_child_begins": ("0.001",),
-    "unit/service/test_kernels.py::test_compiled_once_and_again_when_sources_change": ("True",),
     "unit/storage/test_bulk.py::test_what_was_ingested_is_brought_into_memory": ("16777216",),
     "unit/storage/test_merges.py::test_a_crash_after_any_commit_of_a_merge_keeps_every_row": ("0",),
     "unit/storage/test_recovery.py::test_killed_at_a_failpoint_it_is_the_last_commit": (

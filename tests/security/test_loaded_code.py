@@ -27,7 +27,6 @@ ALLOWED = {
     "connectors/spark/maintained/spark_scheduler.py": "work of our driver; in no file",
     "connectors/spark/maintained/tasks.py": "work of our driver; in no file",
     "connectors/spark/tasks.py": "work of our driver; in no file",
-    "service/runtime/kernels.py": "our own modules, by a list of the package",
     "service/engine/encoding/version_1.py": "states of the first format; names no class",
     "service/engine/epoch_buffer.py": "a file of this very process, in the state",
     "service/api/option_schemas.py": "our own modules, by a type of the registry",

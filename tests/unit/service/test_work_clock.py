@@ -1,12 +1,9 @@
-"""Oracle: the processor's time of this thread as the kernel counts it, and the compiler's own."""
+"""Oracle: the processor's time of this thread as the kernel counts it."""
 
 from __future__ import annotations
 
 import threading
 import time
-
-import numpy as np
-from numba import njit
 
 from service.runtime.work_clock import WorkClock
 
@@ -31,19 +28,3 @@ def test_own_work_counts_and_waiting_only_where_it_is_named() -> None:
         _work(0.02)
         time.sleep(0.1)
     assert 0.12 <= clock() - started < 0.5
-
-
-def test_a_first_call_does_not_count() -> None:
-    @njit
-    def inner(values: np.ndarray) -> int:
-        return values.sum()
-
-    @njit
-    def outer(values: np.ndarray) -> int:
-        return inner(values) + 1
-
-    clock = WorkClock()
-    started, worked = clock(), time.thread_time()
-    assert outer(np.arange(5)) == 11
-    assert time.thread_time() - worked > 0.05
-    assert clock() - started < (time.thread_time() - worked) / 2
