@@ -63,7 +63,7 @@ MORE = {
     ),
     "connectors.spark": ("dataflow", "storage"),
     # Records are read by the same loops as PostgreSQL's texts.
-    "connectors.formats": ("dataflow.float_text", "dataflow.time_kernels"),
+    "connectors.formats": ("dataflow.float_text",),
     "connectors.polled": ("storage.bulk",),
     # Every database of others that is PostgreSQL is refused if it is the service's own.
     "connectors.dbapi": ("connectors.postgres.session",),

@@ -320,6 +320,15 @@ def test_importing_it_loads_no_engine() -> None:
     told = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    heavy = {"numpy", "pandas", "pyarrow", "pyspark", "tidemark_native", "rocksdict", "storage", "connectors"}
+    heavy = {
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "pyspark",
+        "tidemark_native",
+        "rocksdict",
+        "storage",
+        "connectors",
+    }
     heavy |= {"psycopg2", "pydantic", "fastapi", "sqlglot", "kafka", "confluent_kafka"}
     assert not heavy & set(ast.literal_eval(told.stdout))

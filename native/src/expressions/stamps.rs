@@ -3,7 +3,8 @@
 //! Days and microseconds since 2000-01-01; infinities pass through. Year 0 is 1 BC inside.
 
 use super::operands::{rows_of, Each};
-use crate::values::times::{date_of, days_of, month_length, DAY_US};
+use crate::calendar::{date_of, days_of, month_length};
+use crate::values::times::DAY_US;
 
 const FIRST_STAMP: i64 = -211_813_488_000_000_000;
 const END_STAMP: i64 = 9_223_371_331_200_000_000;

@@ -6,7 +6,8 @@
 //! Encoding"), `murmur2` the default partitioner of Kafka's clients.
 
 use crate::memory::Rows;
-use crate::storage::{is_null, put, string};
+use crate::storage::{put, string};
+use crate::strings::is_null;
 
 /// One encoded value a row: offsets, bytes.
 pub type Encoded = (Vec<i64>, Vec<u8>);

@@ -4,8 +4,9 @@
 //! means no NULLs. It returns (values, marks): a marked row is not of the plain form and is left to
 //! the caller, which knows every form and reports faults. Nothing is guessed here.
 
-use crate::calendar::{days_of, month_days};
-use crate::storage::{is_null, put, string};
+use crate::calendar::{days_of, month_length};
+use crate::storage::{put, string};
+use crate::strings::is_null;
 
 const DAY_US: i64 = 86_400_000_000;
 const TENS: [i64; 19] = {
@@ -154,7 +155,7 @@ fn date(text: &[u8]) -> Option<(i64, &[u8])> {
     let year = 100 * two(*a, *b)? + two(*c, *d)?;
     let (month, day) = (two(*e, *f)?, two(*g, *h)?);
     let is_date =
-        year > 0 && (1..=12).contains(&month) && (1..=month_days(year, month)).contains(&day);
+        year > 0 && (1..=12).contains(&month) && (1..=month_length(year, month)).contains(&day);
     is_date.then(|| (days_of(year, month, day), rest))
 }
 

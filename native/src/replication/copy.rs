@@ -4,7 +4,8 @@
 //! Escaping follows the manual, chapters COPY ("Text Format") and Arrays ("Array Input and Output
 //! Syntax"). Invariant: PostgreSQL reads back unchanged what these loops write.
 
-use crate::storage::{is_null, put, string};
+use crate::storage::{put, string};
+use crate::strings::is_null;
 
 /// The letter after a backslash of a byte that is escaped in lines; 0 for other bytes.
 const LETTERS: [u8; 256] = {

@@ -5,17 +5,12 @@
 
 use super::hash::{fold, fold_null, splitmix, xxh64};
 use crate::memory::RowsMut;
+use crate::strings::is_null;
 
 /// String `i` of a column.
 #[inline]
 pub fn string<'a>(offsets: &[i64], data: &'a [u8], i: usize) -> &'a [u8] {
     &data[offsets[i] as usize..offsets[i + 1] as usize]
-}
-
-/// Whether value `i` of a column is NULL.
-#[inline]
-pub fn is_null(valid: &[bool], i: usize) -> bool {
-    !valid.is_empty() && !valid[i]
 }
 
 /// Fold one fixed-width column into hashes: a row of them for each seed.

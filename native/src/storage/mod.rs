@@ -11,7 +11,7 @@ mod merging;
 mod rows;
 mod search;
 
-pub(crate) use columns::{is_null, put, string};
+pub(crate) use columns::{put, string};
 
 use crate::calls::{self, array, run};
 use crate::memory::{FilterBits, Items, ItemsMut, Page, Rows, RowsMut, Strided, StridedMut};

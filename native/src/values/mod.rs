@@ -224,5 +224,5 @@ fn print_stamps<'py>(
 
 #[pyfunction]
 fn days_of(py: Python<'_>, year: i64, month: i64, day: i64) -> PyResult<i64> {
-    run(py, "values.days_of", 1, || times::days_of(year, month, day))
+    run(py, "values.days_of", 1, || crate::calendar::days_of(year, month, day))
 }
