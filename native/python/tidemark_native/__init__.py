@@ -15,6 +15,13 @@ from tidemark_native._native import (
 
 __all__ = [
     "VERSION",
-    *("aggregates", "expressions", "files", "formats", "mysql", "replication", "storage"),
-    *("values", "windows"),
+    "aggregates",
+    "expressions",
+    "files",
+    "formats",
+    "mysql",
+    "replication",
+    "storage",
+    "values",
+    "windows",
 ]

@@ -263,7 +263,9 @@ def test_avro_longs(values) -> None:
 
 @given(st.lists(st.floats(width=64, allow_nan=False) | st.none(), max_size=6), TEXTS)
 def test_avro_doubles_and_texts(numbers, texts) -> None:
-    raw = np.frombuffer(struct.pack(f"<{len(numbers)}d", *(v or 0.0 for v in numbers)), np.uint8)
+    raw = np.frombuffer(
+        struct.pack(f"<{len(numbers)}d", *(0.0 if v is None else v for v in numbers)), np.uint8
+    )
     valid = np.array([v is not None for v in numbers], np.bool_)
     found = _values(*formats.avro_fixed(raw.reshape(-1, 8), valid, True))
     assert found == [_written(["null", "double"], v) for v in numbers]
