@@ -24,6 +24,13 @@ impl<'a> Strings<'a> {
         &self.data[self.offsets[i] as usize..self.offsets[i + 1] as usize]
     }
 
+    /// All strings.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let data = self.data;
+        self.offsets.windows(2).map(move |ends| &data[ends[0] as usize..ends[1] as usize])
+    }
+
     /// Parse each string that is not NULL: the values, and the first row that is not of the type,
     /// or -1. Values of NULLs and from that row on are 0.
     #[inline]

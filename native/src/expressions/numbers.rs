@@ -5,7 +5,7 @@
 
 use super::operands::{rows_of, Each};
 use crate::strings::{print_rows, Strings};
-use crate::values::digits::{put_digits, split_sign, TENS};
+use crate::values::digits::{put_digits, put_fixed, split_sign, TENS};
 
 /// NaN as units.
 pub const NAN: i64 = i64::MAX;
@@ -71,25 +71,30 @@ fn number_of(text: &[u8]) -> Option<(i64, i64)> {
     if rest.len() > DIGITS + 1 {
         return None;
     }
-    let (mut value, mut digits, mut scale) = (0i64, 0, None);
-    for &c in rest {
+    let mut value = 0i64;
+    let mut add = |c: u8| {
+        value = value.wrapping_mul(10).wrapping_add(i64::from(c) - i64::from(b'0'));
+    };
+    let mut digits = rest.len();
+    let mut scale = 0;
+    for (at, &c) in rest.iter().enumerate() {
         if c == b'.' {
-            scale = Some(0);
-        } else {
-            value = value.wrapping_mul(10).wrapping_add(i64::from(c) - i64::from(b'0'));
-            digits += 1;
-            scale = scale.map(|places| places + 1);
+            digits -= 1;
+            scale = digits - at;
+            rest[at + 1..].iter().for_each(|c| add(*c));
+            break;
         }
+        add(c);
     }
     let value = if is_negative { value.wrapping_neg() } else { value };
-    (digits <= DIGITS).then_some((value, scale.unwrap_or(0)))
+    (digits <= DIGITS).then_some((value, scale as i64))
 }
 
 /// (units, scales, whether all fit) of numeric text; an empty (NULL) string is 0.
 pub fn parse(texts: Strings<'_>) -> (Vec<i64>, Vec<i64>, bool) {
     let (mut units, mut scales) = (vec![0; texts.len()], vec![0; texts.len()]);
-    for (i, (unit, scale)) in units.iter_mut().zip(&mut scales).enumerate() {
-        let Some(found) = number_of(texts.get(i)) else { return (units, scales, false) };
+    for ((unit, scale), text) in units.iter_mut().zip(&mut scales).zip(texts.iter()) {
+        let Some(found) = number_of(text) else { return (units, scales, false) };
         (*unit, *scale) = found;
     }
     (units, scales, true)
@@ -103,19 +108,17 @@ pub fn format(numbers: Numbers<'_>, valid: &[bool]) -> (Vec<i64>, Vec<u8>) {
         if value == NAN {
             return out.extend_from_slice(b"NaN");
         }
-        if value < 0 {
-            out.push(b'-');
+        match usize::try_from(scale) {
+            Ok(scale) if scale > DIGITS => {
+                // No int64 has more than nineteen digits.
+                let unit = TENS.get(scale).map_or(u64::MAX, |unit| *unit as u64);
+                out.extend_from_slice(if value < 0 { b"-" } else { b"" });
+                put_digits(out, value.unsigned_abs() / unit, 1);
+                out.push(b'.');
+                put_digits(out, value.unsigned_abs() % unit, scale);
+            }
+            found => put_fixed(out, value, found.unwrap_or(0)),
         }
-        let size = value.unsigned_abs();
-        if scale <= 0 {
-            return put_digits(out, size, 1);
-        }
-        let scale = scale as usize;
-        // No int64 has more than nineteen digits.
-        let unit = TENS.get(scale).map_or(u64::MAX, |unit| *unit as u64);
-        put_digits(out, size / unit, 1);
-        out.push(b'.');
-        put_digits(out, size % unit, scale);
     })
 }
 

@@ -25,28 +25,87 @@ const fn pairs() -> [u8; 200] {
     out
 }
 
-/// Append a number with at least `width` digits.
+/// Bytes of any number with a sign and a point, and more.
+const ROOM: usize = 24;
+
+/// A text that is written from its end, and as many bytes after it: copies have one size.
+struct Room {
+    text: [u8; 2 * ROOM],
+    at: usize,
+}
+
+impl Room {
+    #[inline]
+    fn new() -> Room {
+        Room { text: [b'0'; 2 * ROOM], at: ROOM }
+    }
+
+    #[inline]
+    fn push(&mut self, byte: u8) {
+        self.at -= 1;
+        self.text[self.at] = byte;
+    }
+
+    /// Put a number with at least `width` digits, where nothing but zeros is.
+    #[inline]
+    fn digits(&mut self, value: u64, width: usize) {
+        let least = self.at - width;
+        let mut rest = value;
+        while rest >= 100 {
+            self.pair(rest % 100);
+            rest /= 100;
+        }
+        if rest >= 10 {
+            self.pair(rest);
+        } else if rest > 0 {
+            self.push(b'0' + rest as u8);
+        }
+        self.at = self.at.min(least);
+    }
+
+    #[inline]
+    fn pair(&mut self, value: u64) {
+        self.at -= 2;
+        let pair = 2 * value as usize;
+        self.text[self.at..self.at + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
+    }
+
+    #[inline]
+    fn append_to(&self, out: &mut Vec<u8>) {
+        let end = out.len() + ROOM - self.at;
+        out.extend_from_slice(&self.text[self.at..self.at + ROOM]);
+        out.truncate(end);
+    }
+}
+
+/// Append a number with at least `width` digits, of which there is at least one.
 #[inline]
 pub(crate) fn put_digits(out: &mut Vec<u8>, value: u64, width: usize) {
-    let mut digits = [b'0'; 20];
-    let mut at = digits.len();
-    let mut rest = value;
-    while rest >= 100 {
-        at -= 2;
-        let pair = 2 * (rest % 100) as usize;
-        digits[at..at + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
-        rest /= 100;
+    let mut room = Room::new();
+    // No number has more than twenty digits.
+    if width > 20 {
+        out.resize(out.len() + width - 20, b'0');
     }
-    if rest >= 10 {
-        at -= 2;
-        let pair = 2 * rest as usize;
-        digits[at..at + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
-    } else if rest > 0 || value == 0 {
-        at -= 1;
-        digits[at] = b'0' + rest as u8;
+    room.digits(value, width.min(20));
+    room.append_to(out);
+}
+
+/// Append value * 10^-scale with exactly `scale` digits after the point, at most 18.
+#[inline]
+pub(crate) fn put_fixed(out: &mut Vec<u8>, value: i64, scale: usize) {
+    let mut room = Room::new();
+    let mut size = value.unsigned_abs();
+    if scale > 0 {
+        let unit = TENS[scale] as u64;
+        room.digits(size % unit, scale);
+        room.push(b'.');
+        size /= unit;
     }
-    (digits.len() - at..width).for_each(|_| out.push(b'0'));
-    out.extend_from_slice(&digits[at..]);
+    room.digits(size, 1);
+    if value < 0 {
+        room.push(b'-');
+    }
+    room.append_to(out);
 }
 
 /// Append a number below 100 with two digits.
@@ -89,6 +148,21 @@ mod tests {
             let mut out = vec![b'x'];
             put_digits(&mut out, value, width);
             assert_eq!(out[1..], *text.as_bytes());
+        }
+    }
+
+    #[test]
+    fn fixed_point_has_all_its_places() {
+        for (value, scale, text) in [
+            (-5, 2, "-0.05"),
+            (1250, 2, "12.50"),
+            (i64::MIN, 0, "-9223372036854775808"),
+            (i64::MIN, 18, "-9.223372036854775808"),
+            (0, 18, "0.000000000000000000"),
+        ] {
+            let mut out = Vec::new();
+            put_fixed(&mut out, value, scale);
+            assert_eq!(out, text.as_bytes());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Between text and floats whose decimal form is short. No other float is guessed: it is marked.
 
-use super::digits::{digit, put_digits, put_pair, split_sign, TENS};
+use super::digits::{digit, put_fixed, put_pair, split_sign, TENS};
 use crate::memory::Rows;
 use crate::storage::columns::put;
 use crate::strings::{is_null, Strings};
@@ -89,23 +89,15 @@ fn put_decimal(out: &mut Vec<u8>, mantissa: i64, places: usize, switch: i64) {
     let more = TENS[1..18].iter().take_while(|ten| **ten <= mantissa).count();
     let mut digits = 1 + more;
     let exponent = digits as i64 - 1 - places as i64;
-    let mut rest = mantissa as u64;
-    let put_parts = |out: &mut Vec<u8>, rest: u64, places: usize| {
-        let unit = TENS[places] as u64;
-        put_digits(out, rest / unit, 1);
-        if places > 0 {
-            out.push(b'.');
-            put_digits(out, rest % unit, places);
-        }
-    };
+    let mut rest = mantissa;
     if (-4..switch).contains(&exponent) {
-        return put_parts(out, rest, places);
+        return put_fixed(out, rest, places);
     }
     while rest % 10 == 0 {
         rest /= 10;
         digits -= 1;
     }
-    put_parts(out, rest, digits - 1);
+    put_fixed(out, rest, digits - 1);
     out.extend_from_slice(if exponent < 0 { b"e-" } else { b"e+" });
     put_pair(out, exponent.unsigned_abs());
 }

@@ -1,6 +1,6 @@
 //! Between text and integers, fixed point, and booleans.
 
-use super::digits::{digit, put_digits, split_sign, TENS};
+use super::digits::{digit, put_fixed, split_sign, TENS};
 use crate::strings::{print, Strings};
 
 /// NaN in a column of fixed point.
@@ -32,12 +32,7 @@ pub fn parse_ints(texts: Strings<'_>, valid: &[bool], low: i64, high: i64) -> (V
 
 /// Decimal integers.
 pub fn print_ints(values: &[i64], valid: &[bool]) -> (Vec<i64>, Vec<u8>) {
-    print(values, valid, 20, |out, value| {
-        if value < 0 {
-            out.push(b'-');
-        }
-        put_digits(out, value.unsigned_abs(), 1);
-    })
+    print(values, valid, 20, |out, value| put_fixed(out, value, 0))
 }
 
 /// One numeric text at a scale; no digit may be lost.
@@ -85,20 +80,11 @@ pub fn parse_fixed(texts: Strings<'_>, valid: &[bool], scale: usize) -> (Vec<i64
 
 /// value * 10^-scale with exactly `scale` digits after the point.
 pub fn print_fixed(values: &[i64], valid: &[bool], scale: usize) -> (Vec<i64>, Vec<u8>) {
-    let unit = TENS[scale] as u64;
     print(values, valid, 22, |out, value| {
         if value == FIXED_NAN {
             return out.extend_from_slice(b"NaN");
         }
-        if value < 0 {
-            out.push(b'-');
-        }
-        let size = value.unsigned_abs();
-        put_digits(out, size / unit, 1);
-        if scale > 0 {
-            out.push(b'.');
-            put_digits(out, size % unit, scale);
-        }
+        put_fixed(out, value, scale);
     })
 }
 
