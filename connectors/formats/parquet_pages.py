@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tidemark_native import formats
 
-from connectors.formats import parquet_kernels as kernels
 from connectors.outside.bounded import OverLimitError
 
 # Of one page, decompressed; some writers put a whole column of a row group into one.
@@ -181,10 +181,10 @@ class _Walk:
             self._longest_entry = max(self._longest_entry, self._longest(data))
 
     def _longest(self, data: np.ndarray) -> int:
-        count, longest = kernels.longest_plain(data)
-        if count < 0:
+        found = formats.longest_plain(data)
+        if found is None:
             raise self._broken("a value is longer than its page")
-        return int(longest)
+        return found[1]
 
     def _page(self, header: _Header, at: int) -> Page:
         rows, longest, is_continued = header.values, 1, False
@@ -220,21 +220,19 @@ class _Walk:
         return total + added, longest + rest
 
     def _packed(self, data: np.ndarray, at: int, header: _Header) -> tuple[int, int, int]:
-        _, total, longest, end = kernels.packed_lengths(data, at, header.values)
-        if end < 0:
+        found = formats.packed_lengths(data, at, header.values)
+        if found is None:
             raise self._broken("the lengths of a page's values are malformed")
-        return int(total), int(longest), int(end)
+        return found[1:]
 
     def _rows(self, header: _Header, at: int) -> tuple[int, int, bool]:
         levels, _, is_bits = self._parts(header, at)
         width = self._leaf.most_repetition.bit_length()
-        rows, longest, left, is_first = kernels.list_rows(
-            levels, width, header.values, self._open_levels, is_bits
-        )
-        if rows < 0:
+        found = formats.list_rows(levels, width, header.values, self._open_levels, is_bits)
+        if found is None:
             raise self._broken("the levels of a page are not whole")
-        self._open_levels = int(left)
-        return int(rows), int(longest), header.values > 0 and not is_first
+        rows, longest, self._open_levels, is_first = found
+        return rows, longest, header.values > 0 and not is_first
 
     def _parts(self, header: _Header, at: int) -> tuple[np.ndarray, np.ndarray, bool]:
         """Return repetition levels, values in their encoding, and whether the levels are

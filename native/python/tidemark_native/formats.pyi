@@ -184,3 +184,9 @@ def count_fields(
     fields a message has, with itself. A record that is broken, or deeper than most_depth, is
     counted up to there: the parser refuses it.
     """
+
+def longest_plain(data: _Bytes) -> tuple[int, int] | None: ...
+def list_rows(
+    data: _Bytes, width: int, count: int, open_levels: int, is_packed: bool
+) -> tuple[int, int, int, bool] | None: ...
+def packed_lengths(data: _Bytes, at: int, most: int) -> tuple[int, int, int, int] | None: ...

@@ -7,6 +7,7 @@ use pyo3::types::PyBytes;
 mod avro;
 mod csv;
 mod json;
+mod parquet;
 mod protobuf;
 mod records;
 mod texts;
@@ -53,6 +54,9 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("PROTOBUF_SIZED", protobuf::SIZED)?;
     module.add("PROTOBUF_GROUP", protobuf::GROUP)?;
     module.add("PROTOBUF_TOO_MANY", protobuf::TOO_MANY)?;
+    module.add_function(wrap_pyfunction!(longest_plain, module)?)?;
+    module.add_function(wrap_pyfunction!(list_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(packed_lengths, module)?)?;
     module.add_function(wrap_pyfunction!(split_cells, module)?)?;
     module.add_function(wrap_pyfunction!(copy_cells, module)?)?;
     module.add_function(wrap_pyfunction!(scan_json, module)?)?;
@@ -489,4 +493,42 @@ fn avro_long<'py>(py: Python<'py>, value: i64) -> PyResult<Bound<'py, PyBytes>> 
     let mut out = Vec::new();
     run(py, "formats.avro_long", 1, || records::put_long(&mut out, value))?;
     Ok(PyBytes::new(py, &out))
+}
+
+/// (number of values, bytes of the longest) of byte arrays in PLAIN encoding; None if broken.
+#[pyfunction]
+fn longest_plain(py: Python<'_>, data: Items<'_, u8>) -> PyResult<Option<(i64, i64)>> {
+    run(py, "formats.longest_plain", size_of_bytes(&data), || parquet::longest_plain(&data))
+}
+
+/// (rows that begin, levels of the longest, of the one that stays open, whether the first level
+/// begins one) of repetition levels; None if broken.
+#[pyfunction]
+fn list_rows(
+    py: Python<'_>,
+    data: Items<'_, u8>,
+    width: usize,
+    count: i64,
+    open_levels: i64,
+    is_packed: bool,
+) -> PyResult<Option<(i64, i64, i64, bool)>> {
+    run(py, "formats.list_rows", size_of_bytes(&data), || {
+        let found = parquet::Levels { data: &data, width, count, is_packed }.rows(open_levels)?;
+        Some((found.rows, found.longest, found.open, found.is_first))
+    })
+}
+
+/// (number, sum, longest, end) of lengths in encoding DELTA_BINARY_PACKED that begin at a byte, at
+/// most `most`; None if broken.
+#[pyfunction]
+fn packed_lengths(
+    py: Python<'_>,
+    data: Items<'_, u8>,
+    at: usize,
+    most: i64,
+) -> PyResult<Option<(i64, i64, i64, usize)>> {
+    run(py, "formats.packed_lengths", size_of_bytes(&data), || {
+        let found = parquet::packed_lengths(&data, at, most)?;
+        Some((found.count, found.total, found.longest, found.end))
+    })
 }
