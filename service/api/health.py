@@ -269,7 +269,7 @@ def _is_maintained(row: ViewRow) -> bool:
 def service_standing(inputs: StatusInputs) -> tuple[str, list[str]]:
     """Return "ok", "starting" or "degraded", and the reasons of "degraded"."""
     if is_starting(inputs):
-        return STARTING, [inputs.compiling] if inputs.compiling else []
+        return STARTING, []
     reasons = [
         reason if group == DEFAULT_GROUP else f'group "{group}": {reason}'
         for group in inputs.figures

@@ -59,7 +59,7 @@ def _print_verified(found: tidemark.VerifyResult) -> None:
         counts = {"missing": clock.missing, "surplus": clock.surplus, "different": clock.different}
         shown = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
         due = f"it had to tick by {clock.due_by:%Y-%m-%d %H:%M:%S+00}"
-        console.print(f"  the clock stands still: {due} ({shown})", markup=False, soft_wrap=True)
+        console.print(f"  the clock has stopped: {due} ({shown})", markup=False, soft_wrap=True)
     if found.history is not None:
         _print_history(found.history)
 

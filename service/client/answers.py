@@ -394,7 +394,7 @@ class HistoryCheck(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class ClockCheck(Record):
-    """A clock that stands still (docs/VERIFY.md). due_by: when it must have ticked at the latest.
+    """A clock that has stopped (docs/VERIFY.md). due_by: when it must have ticked at the latest.
 
     missing, surplus, different: how PostgreSQL's answer then differs from that at the view's clock.
     """
@@ -413,7 +413,7 @@ class VerifyResult(Record):
 
     result: equal, different or open (the query allows both answers). rows: number compared. alike:
     equal values that print differently. reasons: why PostgreSQL's own answer may vary. history:
-    None for a view without one, and from an older service. clock: a clock that stands still.
+    None for a view without one, and from an older service. clock: a clock that has stopped.
     """
 
     view: str

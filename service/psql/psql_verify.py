@@ -77,7 +77,7 @@ def _outcome(found: VerificationModel) -> Outcome:
         shown.append(f"clock: {found.clock.described}")
         if not count:
             code = "verify.clock_stands"
-            what = f'the clock of view "{found.view}" stands still: {found.clock.described}'
+            what = f'the clock of view "{found.view}" has stopped: {found.clock.described}'
             hint = "please report this; rebuild the view, or restart the service"
     error = TidemarkError(code, what, detail="\n".join(shown), hint=hint)
     return failure_of(error, facts=facts)

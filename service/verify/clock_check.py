@@ -1,7 +1,7 @@
-"""Whether the clock of a view of now() stands still beyond its tick.
+"""Whether the clock of a view of now() has stopped beyond its tick.
 
 A view equals its query at its own clock, and at every later moment until the clock ticks. So the
-answer at a moment by which the clock must have ticked is the same, unless the clock stands still.
+answer at a moment by which the clock must have ticked is the same, unless the clock has stopped.
 Invariant: a clock is reported only if PostgreSQL has another answer by then, and the clock has not
 moved within WAIT_S since.
 """
@@ -37,7 +37,7 @@ class Clocks:
     until_us: Mapping[str, int]
 
     @property
-    def behind(self) -> list[str]:
+    def due(self) -> list[str]:
         """Return the clocks that must have ticked if the answer has changed since."""
         return [name for name, us in self.at_us.items() if us < self.until_us[name]]
 

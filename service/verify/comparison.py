@@ -135,8 +135,8 @@ class Verify:
         reasons = open_reasons([r for r in rows if r.title in names])
         result = EQUAL if found.is_equal else (OPEN if reasons else DIFFERENT)
         # A query with several answers may have another one at any moment.
-        behind = [] if reasons else facts["clock"]
-        facts["clock"] = next((ClockModel.of(c) for c in behind if not self._moves(row, c)), None)
+        due = [] if reasons else facts["clock"]
+        facts["clock"] = next((ClockModel.of(c) for c in due if not self._moves(row, c)), None)
         if facts["clock"] is not None:
             result = DIFFERENT
         past: HistoryFindings | None = facts["history"]
@@ -366,5 +366,5 @@ def _shown(position: Any) -> str:
 def _later(query_at: Callable[[Clocks], str], clocks: Clocks) -> dict[str, str]:
     """Return the query with each clock that is behind at its later value, if it depends on it."""
     now = query_at(clocks)
-    found = {name: query_at(clocks.later(name)) for name in clocks.behind}
+    found = {name: query_at(clocks.later(name)) for name in clocks.due}
     return {name: query for name, query in found.items() if query != now}

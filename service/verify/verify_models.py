@@ -35,7 +35,7 @@ class HistoryModel(BaseModel):
 
 
 class ClockModel(BaseModel):
-    """A clock of a view of now() that stands still: PostgreSQL's answer has changed since."""
+    """A clock of a view of now() that has stopped: PostgreSQL's answer has changed since."""
 
     code: str = "verify.clock_stands"
     source: str = Field(description="the source that is the clock")
@@ -69,7 +69,7 @@ class VerificationModel(BaseModel):
     """How a view compares with PostgreSQL's answer to its query, at the view's position.
 
     result: "equal"; "different"; or "open": rows differ, but PostgreSQL has several correct answers
-    to the query, for the given reasons. A history that is wrong, and a clock that stands still,
+    to the query, for the given reasons. A history that is wrong, and a clock that has stopped,
     make it "different".
     """
 
@@ -119,7 +119,7 @@ class VerificationModel(BaseModel):
         default=None, description="findings in the view's history; none without a history"
     )
     clock: ClockModel | None = Field(
-        default=None, description="the view's clock, if it stands still beyond its tick"
+        default=None, description="the view's clock, if it has stopped beyond its tick"
     )
     reasons: list[str] = Field(default=[], description="why PostgreSQL may return other rows")
     positions: dict[str, str] = Field(description="position of the comparison, by source")

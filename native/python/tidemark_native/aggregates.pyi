@@ -12,10 +12,12 @@ from numpy import bool_, dtype, int64, ndarray, uint8
 
 _Ints: TypeAlias = ndarray[Any, dtype[int64]]
 _Bytes: TypeAlias = ndarray[Any, dtype[uint8]]
+# A column may have no bytes; what a kernel is called for has them.
+_Data: TypeAlias = _Bytes | None
 _Bools: TypeAlias = ndarray[Any, dtype[bool_]]
 
 def parse_limbs(
-    offsets: _Ints, data: _Bytes, valid: _Bools, scale: int, limbs: int
+    offsets: _Ints, data: _Data, valid: _Bools, scale: int, limbs: int
 ) -> tuple[_Ints, _Bools, _Ints, int]:
     """Return numeric texts as units of 10^-scale: (int64[limbs, n], NaN bool[n], own scale
     int64[n], row).

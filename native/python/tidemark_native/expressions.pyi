@@ -18,6 +18,8 @@ _Ints: TypeAlias = ndarray[Any, dtype[int64]]
 _Signs: TypeAlias = ndarray[Any, dtype[int8]]
 _Limbs: TypeAlias = ndarray[Any, dtype[uint64]]
 _Bytes: TypeAlias = ndarray[Any, dtype[uint8]]
+# A column may have no bytes; what a kernel is called for has them.
+_Data: TypeAlias = _Bytes | None
 _Bools: TypeAlias = ndarray[Any, dtype[bool_]]
 _Texts: TypeAlias = tuple[_Ints, _Bytes]
 _Words: TypeAlias = tuple[_Signs, _Limbs, _Ints]
@@ -41,7 +43,7 @@ DECADE: int
 CENTURY: int
 MILLENNIUM: int
 
-def parse_numbers(offsets: _Ints, data: _Bytes) -> tuple[_Ints, _Ints, bool]:
+def parse_numbers(offsets: _Ints, data: _Data) -> tuple[_Ints, _Ints, bool]:
     """Return (units, scales, fits) of numeric text; an empty (NULL) string is 0."""
 
 def format_numbers(units: _Ints, scales: _Ints, valid: _Bools) -> _Texts: ...
@@ -71,7 +73,7 @@ def strip_numbers(units: _Ints, scales: _Ints) -> tuple[_Ints, _Ints]:
     """Return (units, scales[n]) without zeros at the end of the fraction."""
 
 def words_of_units(units: _Ints, scales: _Ints) -> _Words: ...
-def parse_words(offsets: _Ints, data: _Bytes) -> tuple[_Signs, _Limbs, _Ints, bool]:
+def parse_words(offsets: _Ints, data: _Data) -> tuple[_Signs, _Limbs, _Ints, bool]:
     """Return (*words, fits) of numeric text; an empty (NULL) string is 0."""
 
 def format_words(signs: _Signs, limbs: _Limbs, scales: _Ints, valid: _Bools) -> _Texts: ...
@@ -132,43 +134,43 @@ def truncate(stamps: _Ints, which: int) -> _Ints:
     """Return timestamps cut to YEAR, QUARTER, MONTH, WEEK or DAY."""
 
 def compare_texts(
-    a_offsets: _Ints, a_data: _Bytes, b_offsets: _Ints, b_data: _Bytes, is_blank_padded: bool
+    a_offsets: _Ints, a_data: _Data, b_offsets: _Ints, b_data: _Data, is_blank_padded: bool
 ) -> _Signs:
     """Return the signs of the byte order of a against b."""
 
 def differ(
-    a_offsets: _Ints, a_data: _Bytes, b_offsets: _Ints, b_data: _Bytes, is_blank_padded: bool
+    a_offsets: _Ints, a_data: _Data, b_offsets: _Ints, b_data: _Data, is_blank_padded: bool
 ) -> _Bools:
     """Return whether a and b are different strings."""
 
-def blank(offsets: _Ints, data: _Bytes, valid: _Bools) -> _Texts:
+def blank(offsets: _Ints, data: _Data, valid: _Bools) -> _Texts:
     """Return the strings with those that are not valid (bool[n]) empty."""
 
-def not_ascii(offsets: _Ints, data: _Bytes) -> _Bools:
+def not_ascii(offsets: _Ints, data: _Data) -> _Bools:
     """Return whether each string holds a character beyond ASCII."""
 
-def lengths(offsets: _Ints, data: _Bytes, is_blank_padded: bool) -> _Ints:
+def lengths(offsets: _Ints, data: _Data, is_blank_padded: bool) -> _Ints:
     """Return the characters of each string."""
 
-def cut(offsets: _Ints, data: _Bytes, first: _Ints, stop: _Ints) -> _Texts:
+def cut(offsets: _Ints, data: _Data, first: _Ints, stop: _Ints) -> _Texts:
     """Return characters [first, stop) of each string, from 0; first and stop have one or n rows."""
 
-def trim(offsets: _Ints, data: _Bytes, unwanted: _Bools, at_left: bool, at_right: bool) -> _Texts:
+def trim(offsets: _Ints, data: _Data, unwanted: _Bools, at_left: bool, at_right: bool) -> _Texts:
     """Return strings without the leading or trailing bytes for which bool[256] `unwanted` is
     True."""
 
-def join(a_offsets: _Ints, a_data: _Bytes, b_offsets: _Ints, b_data: _Bytes) -> _Texts:
+def join(a_offsets: _Ints, a_data: _Data, b_offsets: _Ints, b_data: _Data) -> _Texts:
     """Return a || b, row by row."""
 
-def find(a_offsets: _Ints, a_data: _Bytes, b_offsets: _Ints, b_data: _Bytes) -> _Ints:
+def find(a_offsets: _Ints, a_data: _Data, b_offsets: _Ints, b_data: _Data) -> _Ints:
     """Return the character position (from 1) of b in a, 0 where it is not there."""
 
-def match_like(offsets: _Ints, data: _Bytes, codes: _Ints) -> _Bools:
+def match_like(offsets: _Ints, data: _Data, codes: _Ints) -> _Bools:
     """Return LIKE. codes: a byte to match, ANY_RUN for %, ANY_ONE for _."""
 
-def pad_blank(offsets: _Ints, data: _Bytes, size: int) -> tuple[_Ints, _Bytes, _Bools]:
+def pad_blank(offsets: _Ints, data: _Data, size: int) -> tuple[_Ints, _Bytes, _Bools]:
     """Return char(size): strings cut or padded with blanks to `size` characters, and which were too
     long: of those, more than blanks were cut."""
 
-def change_case(offsets: _Ints, data: _Bytes, first: int, last: int, by: int) -> _Texts:
+def change_case(offsets: _Ints, data: _Data, first: int, last: int, by: int) -> _Texts:
     """Return the strings, from offset 0 on, with the bytes first..last moved by `by`."""

@@ -10,6 +10,8 @@ from numpy import dtype, int64, ndarray, uint8
 
 _Ints: TypeAlias = ndarray[Any, dtype[int64]]
 _Bytes: TypeAlias = ndarray[Any, dtype[uint8]]
+# A column may have no bytes; what a kernel is called for has them.
+_Data: TypeAlias = _Bytes | None
 
 FIRST: int
 AFTER: int
@@ -17,7 +19,7 @@ NEXT: int
 ENDED: int
 
 def csv_records(
-    data: _Bytes, delimiter: int, quote: int, escape: int, limit: int
+    data: _Data, delimiter: int, quote: int, escape: int, limit: int
 ) -> tuple[_Ints, int, int]:
     """Scan CSV records (RFC 4180).
 
@@ -28,7 +30,7 @@ def csv_records(
     """
 
 def json_elements(
-    data: _Bytes, in_list: bool, state: int, is_last: bool, limit: int
+    data: _Data, in_list: bool, state: int, is_last: bool, limit: int
 ) -> tuple[_Ints, int, int, int]:
     """Scan values of a JSON array (in_list: after its "[") or consecutive values.
 

@@ -11,6 +11,8 @@ from numpy import bool_, dtype, int64, ndarray, uint8
 
 _Ints: TypeAlias = ndarray[Any, dtype[int64]]
 _Bytes: TypeAlias = ndarray[Any, dtype[uint8]]
+# A column may have no bytes; what a kernel is called for has them.
+_Data: TypeAlias = _Bytes | None
 _Bools: TypeAlias = ndarray[Any, dtype[bool_]]
 
 CSV_ABSENT: int
@@ -43,7 +45,7 @@ PROTOBUF_GROUP: int
 PROTOBUF_TOO_MANY: int
 
 def split_cells(
-    offsets: _Ints, data: _Bytes, count: int, delimiter: int, quote: int, escape: int
+    offsets: _Ints, data: _Data, count: int, delimiter: int, quote: int, escape: int
 ) -> tuple[_Ints, _Ints, _Bytes, _Ints]:
     """Return (starts, ends, kinds by [cell, record], cells by record) of CSV records.
 
@@ -52,7 +54,7 @@ def split_cells(
     """
 
 def copy_cells(
-    data: _Bytes,
+    data: _Data,
     starts: _Ints,
     ends: _Ints,
     kinds: _Bytes,
@@ -66,7 +68,7 @@ def copy_cells(
     """
 
 def scan_json(
-    offsets: _Ints, data: _Bytes, parents: _Ints, key_ends: _Ints, keys: _Bytes
+    offsets: _Ints, data: _Data, parents: _Ints, key_ends: _Ints, keys: _Bytes
 ) -> tuple[_Ints, _Ints, _Bytes, _Bools]:
     """Return (starts, ends, kinds by [node, record], marks by record).
 
@@ -77,11 +79,11 @@ def scan_json(
     """
 
 def gather_json(
-    data: _Bytes, starts: _Ints, ends: _Ints, kinds: _Bytes, selected: _Bools
+    data: _Data, starts: _Ints, ends: _Ints, kinds: _Bytes, selected: _Bools
 ) -> tuple[_Ints, _Bytes]:
     """Return (offsets, bytes) of the values whose kind is wanted (bool[9]); others are empty."""
 
-def unescape_json(offsets: _Ints, data: _Bytes, is_escaped: _Bools) -> tuple[_Ints, _Bytes, _Bools]:
+def unescape_json(offsets: _Ints, data: _Data, is_escaped: _Bools) -> tuple[_Ints, _Bytes, _Bools]:
     """Return (offsets, bytes, marks) of contents of JSON strings without their escapes.
 
     A marked one has half of a surrogate pair, so it is not text.
@@ -90,10 +92,10 @@ def unescape_json(offsets: _Ints, data: _Bytes, is_escaped: _Bools) -> tuple[_In
 def count_openings(text: _Bytes) -> int:
     """Return how many commas and opening brackets are outside of the strings of a JSON text."""
 
-def json_texts(offsets: _Ints, data: _Bytes, valid: _Bools) -> tuple[_Ints, _Bytes]:
+def json_texts(offsets: _Ints, data: _Data, valid: _Bools) -> tuple[_Ints, _Bytes]:
     """Encode JSON strings, or null."""
 
-def json_plain(offsets: _Ints, data: _Bytes, valid: _Bools) -> tuple[_Ints, _Bytes]:
+def json_plain(offsets: _Ints, data: _Data, valid: _Bools) -> tuple[_Ints, _Bytes]:
     """Copy texts that are JSON, or null; NaN and infinities become strings."""
 
 def json_bools(values: _Bools, valid: _Bools) -> tuple[_Ints, _Bytes]: ...
@@ -104,53 +106,51 @@ def avro_fixed(raw: _Bytes, valid: _Bools, in_union: bool) -> tuple[_Ints, _Byte
     """Encode Avro values of raw[n, width] bytes each: booleans, floats, doubles."""
 
 def avro_texts(
-    offsets: _Ints, data: _Bytes, valid: _Bools, in_union: bool
+    offsets: _Ints, data: _Data, valid: _Bools, in_union: bool
 ) -> tuple[_Ints, _Bytes]: ...
 def avro_long(value: int) -> bytes: ...
-def put_values(out: _Bytes, at: _Ints, offsets: _Ints, data: _Bytes) -> None:
+def put_values(out: _Bytes, at: _Ints, offsets: _Ints, data: _Data) -> None:
     """Write value i to out[at[i]:] and move at[i] after it."""
 
 def put_literal(out: _Bytes, at: _Ints, literal: _Bytes) -> None:
     """Write the same bytes to each out[at[i]:] and move at[i] after them."""
 
-def murmur2(offsets: _Ints, data: _Bytes) -> _Ints:
+def murmur2(offsets: _Ints, data: _Data) -> _Ints:
     """Return MurmurHash2 of each value, made positive as Kafka's clients do."""
 
 def read_ints(
-    offsets: _Ints, data: _Bytes, valid: _Bools, low: int, high: int
+    offsets: _Ints, data: _Data, valid: _Bools, low: int, high: int
 ) -> tuple[_Ints, _Bools]:
     """Parse decimal integers of at most 18 digits within [low, high]."""
 
 def read_fixed(
-    offsets: _Ints, data: _Bytes, valid: _Bools, precision: int, scale: int
+    offsets: _Ints, data: _Data, valid: _Bools, precision: int, scale: int
 ) -> tuple[_Ints, _Bools]:
     """Parse plain decimals as value * 10^scale, rounded half away from zero like numeric(p,s)."""
 
-def read_bools(offsets: _Ints, data: _Bytes, valid: _Bools) -> tuple[_Bools, _Bools]: ...
-def read_dates(offsets: _Ints, data: _Bytes, valid: _Bools) -> tuple[_Ints, _Bools]:
+def read_bools(offsets: _Ints, data: _Data, valid: _Bools) -> tuple[_Bools, _Bools]: ...
+def read_dates(offsets: _Ints, data: _Data, valid: _Bools) -> tuple[_Ints, _Bools]:
     """Parse YYYY-MM-DD to days since 2000-01-01."""
 
-def read_times(offsets: _Ints, data: _Bytes, valid: _Bools) -> tuple[_Ints, _Bools]:
+def read_times(offsets: _Ints, data: _Data, valid: _Bools) -> tuple[_Ints, _Bools]:
     """Parse HH:MM:SS with up to six decimals to microseconds since midnight."""
 
-def read_stamps(
-    offsets: _Ints, data: _Bytes, valid: _Bools, has_zone: bool
-) -> tuple[_Ints, _Bools]:
+def read_stamps(offsets: _Ints, data: _Data, valid: _Bools, has_zone: bool) -> tuple[_Ints, _Bools]:
     """Parse an ISO 8601 time to microseconds since 2000-01-01; its offset counts if has_zone."""
 
-def odd_texts(offsets: _Ints, data: _Bytes, valid: _Bools, most: int) -> _Bools:
+def odd_texts(offsets: _Ints, data: _Data, valid: _Bools, most: int) -> _Bools:
     """Return which texts have a NUL byte, or more than `most` bytes if that is not negative."""
 
-def odd_numerics(offsets: _Ints, data: _Bytes, valid: _Bools, precision: int, scale: int) -> _Bools:
+def odd_numerics(offsets: _Ints, data: _Data, valid: _Bools, precision: int, scale: int) -> _Bools:
     """Return which texts numeric(precision, scale) may print differently.
 
     A negative scale stands for plain numeric.
     """
 
-def odd_uuids(offsets: _Ints, data: _Bytes, valid: _Bools) -> _Bools:
+def odd_uuids(offsets: _Ints, data: _Data, valid: _Bools) -> _Bools:
     """Return which texts are not a UUID as PostgreSQL prints it."""
 
-def pad_texts(offsets: _Ints, data: _Bytes, width: int) -> tuple[_Ints, _Bytes]:
+def pad_texts(offsets: _Ints, data: _Data, width: int) -> tuple[_Ints, _Bytes]:
     """Return (offsets, bytes) of texts padded with blanks up to `width` characters."""
 
 def count_values(
@@ -185,8 +185,8 @@ def count_fields(
     counted up to there: the parser refuses it.
     """
 
-def longest_plain(data: _Bytes) -> tuple[int, int] | None: ...
+def longest_plain(data: _Data) -> tuple[int, int] | None: ...
 def list_rows(
-    data: _Bytes, width: int, count: int, open_levels: int, is_packed: bool
+    data: _Data, width: int, count: int, open_levels: int, is_packed: bool
 ) -> tuple[int, int, int, bool] | None: ...
-def packed_lengths(data: _Bytes, at: int, most: int) -> tuple[int, int, int, int] | None: ...
+def packed_lengths(data: _Data, at: int, most: int) -> tuple[int, int, int, int] | None: ...

@@ -6,10 +6,12 @@ from numpy import bool_, dtype, int64, ndarray, uint8
 
 _Ints: TypeAlias = ndarray[Any, dtype[int64]]
 _Bytes: TypeAlias = ndarray[Any, dtype[uint8]]
+# A column may have no bytes; what a kernel is called for has them.
+_Data: TypeAlias = _Bytes | None
 _Bools: TypeAlias = ndarray[Any, dtype[bool_]]
 
 def walk(
-    data: _Bytes,
+    data: _Data,
     begin: int,
     end: int,
     widths: _Ints,
@@ -28,8 +30,8 @@ def walk(
     those beyond starts are only counted. -1: the event is broken.
     """
 
-def gather(data: _Bytes, starts: _Ints, lengths: _Ints) -> tuple[_Ints, _Bytes]:
+def gather(data: _Data, starts: _Ints, lengths: _Ints) -> tuple[_Ints, _Bytes]:
     """Return (offsets, bytes) of values; one of negative length is empty."""
 
-def hexed(offsets: _Ints, data: _Bytes) -> tuple[_Ints, _Bytes]:
+def hexed(offsets: _Ints, data: _Data) -> tuple[_Ints, _Bytes]:
     """Return (offsets, bytes) of the values in PostgreSQL's form of bytea, \\x0123."""

@@ -11,20 +11,22 @@ from numpy import bool_, dtype, int64, ndarray, uint8, uint64
 _Ints: TypeAlias = ndarray[Any, dtype[int64]]
 _Words: TypeAlias = ndarray[Any, dtype[uint64]]
 _Bytes: TypeAlias = ndarray[Any, dtype[uint8]]
+# A column may have no bytes; what a kernel is called for has them.
+_Data: TypeAlias = _Bytes | None
 _Bools: TypeAlias = ndarray[Any, dtype[bool_]]
 _Pages: TypeAlias = tuple[_Words, _Ints, _Bytes, _Ints]
 
 def mix_fixed(hashes: _Words, values: _Words, valid: _Bools) -> None: ...
 def mix_bytes(
-    hashes: _Words, offsets: _Ints, data: _Bytes, valid: _Bools, seeds: _Words
+    hashes: _Words, offsets: _Ints, data: _Data, valid: _Bools, seeds: _Words
 ) -> None: ...
-def take_bytes(offsets: _Ints, data: _Bytes, index: _Ints) -> tuple[_Ints, _Bytes]: ...
+def take_bytes(offsets: _Ints, data: _Data, index: _Ints) -> tuple[_Ints, _Bytes]: ...
 def equal_bytes(
     left_offsets: _Ints,
-    left_data: _Bytes,
+    left_data: _Data,
     left_index: _Ints,
     right_offsets: _Ints,
-    right_data: _Bytes,
+    right_data: _Data,
     right_index: _Ints,
     out: _Bools,
 ) -> None: ...
