@@ -158,19 +158,26 @@ class Run:
     ) -> None:
         self.random, self._outputs = Random(seed), Random(seed)
         self.history = History(self.random, cases)
-        self.storage = MemoryStorage(f"property-{seed}")
-        self.storage.files.content.clear()
-        self.storage.files.random = Random(seed + 1)
+        self.seed, self.happened = seed, Counter()
+        self.begin()
         self.scheduler = FaultyScheduler(folder, Random(seed + 2), self.random.choice([1, 2, 3]))
-        self.sink = CheckedSink(self.history)
-        self.view = self.history.view(f"property-{seed}")
         self.buckets = self.random.choice([1, 2, 4])
         self.now = 0.0
-        self.happened: Counter = Counter()
         self.driver = self.new_driver()
 
+    def begin(self) -> None:
+        """A view without epochs, in a place of its own."""
+        name = f"property-{self.seed}-{self.happened['built again']}"
+        self.storage = MemoryStorage(name)
+        self.storage.files.content.clear()
+        self.storage.files.random = Random(self.seed + 1)
+        self.sink = CheckedSink(self.history)
+        self.view = self.history.view(name)
+
     def new_driver(self) -> Driver:
-        """A driver that has taken over; it may fail at that."""
+        """A driver that has taken over; it may fail at that. A view whose state is lost is built
+        again.
+        """
         while True:
             least = self.random.choice([1, 200, 2000])
             limits = Limits(
@@ -197,9 +204,18 @@ class Run:
             except (OSError, TemporaryError):
                 self.happened["start failed"] += 1
                 continue
+            except TidemarkError as error:
+                self.require_lost(error)
+                self.happened["built again"] += 1
+                self.begin()
+                continue
             finally:
                 set_failpoints("")
             return driver
+
+    def require_lost(self, error: TidemarkError) -> None:
+        """Nothing but a manifest that was lost makes a state one that cannot be continued."""
+        assert error.code == "spark.state_lost" and self.happened["manifest lost"], error
 
     def growth(self) -> GrowthLimits:
         """When a new driver splits buckets by itself."""
@@ -222,8 +238,9 @@ class Run:
         except (OSError, TemporaryError):
             return False
         except TidemarkError as error:
-            assert error.code == "spark.fenced", error
-            self.happened["fenced"] += 1
+            if error.code != "spark.fenced":
+                self.require_lost(error)
+            self.happened["fenced"] += error.code == "spark.fenced"
             return False
         finally:
             set_failpoints("")
@@ -267,7 +284,7 @@ class Run:
         elif chance < 0.35:
             point, at = self.random.choice(IN_TASKS), self.random.randint(1, 6)
             set_failpoints(f"spark.{point}=error@{at}")
-        elif chance < 0.45:
+        elif chance < 0.45 and not self.happened["built again"]:
             manifests = self.storage.names("manifest")
             for name in manifests[-self.random.choice([1, 2]) :]:
                 del files.content[name]

@@ -16,12 +16,15 @@ _JSON = {"options", "positions"}
 def answer(database: Database, sql: str, values: list[Any]) -> list[tuple[Any, ...]]:
     """What a statement about tidemark.sinks does, and its rows."""
     if sql.startswith("SELECT"):
-        if "WHERE" not in sql:
+        # All are of one service.
+        if "WHERE service = %s ORDER" in sql:
             return [astuple(row) for row in database.sinks]
         return [astuple(r) for r in database.sinks if [r.view_identity, r.name] == values]
     if sql.startswith("INSERT"):
-        # The view's identity and group are given once more.
-        row = SinkRow(**dict(zip(_columns(sql), values[1:-1], strict=True)))
+        # The view's identity and group are given once more, and the service, which is the only one.
+        given = dict(zip(_columns(sql), values[1:-1], strict=True))
+        del given["service"]
+        row = SinkRow(**given)
         database.sinks = [*database.sinks, row]
         database.version += 1
         return [astuple(row)]
