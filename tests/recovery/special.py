@@ -258,5 +258,5 @@ SINKS = (
     *("mysql.commit.before", "mysql.commit.after"),
     "webhook.message.after",
 )
-# tests/connectors/spark/batch/test_run.py stops at each of them.
-RUNS = ("batch.view.started", "batch.lake.written", "batch.lake.committed")
+# Tests in tests/connectors/spark/batch/ stop at each of them.
+RUNS = ("batch.view.started", "batch.lake.written", "batch.lake.committed", "batch.lake.compacted")

@@ -338,7 +338,7 @@ def test_parts_that_lie_elsewhere_are_read_with_the_key_of_their_build(tmp_path:
     again = opened("ours")
     assert all(map(is_cached, again))
     assert [[d.rows() for d in part.read()] for part in again] == rows
-    ours = [elsewhere.below("ours").path / part.file_name for part in again]  # type: ignore[attr-defined]
+    ours = [elsewhere.path / "ours" / part.file_name for part in again]  # type: ignore[attr-defined]
     assert all(bytes.fromhex(key) not in path.read_bytes() for path in ours)
     ours[0].write_bytes((elsewhere.path / "theirs" / theirs[0].file_name).read_bytes())
     with pytest.raises(TemporaryError, match=r"\[backfill\.unauthentic\]"):
