@@ -10,6 +10,7 @@ use numpy::npyffi::flags::NPY_ARRAY_WRITEABLE;
 use numpy::{Element, PyArray1, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
@@ -18,8 +19,8 @@ pub const HEADER: usize = 4;
 /// Words at the start of a record: two hashes of the whole row.
 pub const HASHES: usize = 2;
 
-/// A contiguous array of one dimension, to be read.
-pub struct Items<'a, T>(&'a [T]);
+/// An array of one dimension, to be read: itself if its items lie side by side, else a copy.
+pub struct Items<'a, T: Copy>(Cow<'a, [T]>);
 
 /// A contiguous array of one dimension, to be written.
 pub struct ItemsMut<'a, T>(&'a mut [T]);
@@ -77,16 +78,18 @@ fn require_side_by_side<'py, A: PyUntypedArrayMethods<'py>>(array: &A) -> PyResu
     }
 }
 
-impl<'a, 'py, T: Element> FromPyObject<'a, 'py> for Items<'a, T> {
+impl<'a, 'py, T: Element + Copy> FromPyObject<'a, 'py> for Items<'a, T> {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         let array = object.cast::<PyArray1<T>>()?;
-        require(&*array, false)?;
-        require_side_by_side(&*array)?;
+        if !(array.is_c_contiguous() && array.is_aligned()) {
+            let copied = object.call_method0("copy")?;
+            return Ok(Items(Cow::Owned(copied.cast::<PyArray1<T>>()?.to_vec()?)));
+        }
         // SAFETY: the caller keeps the array alive and unchanged while 'a lasts; it is contiguous
         // and aligned.
-        Ok(Items(unsafe { slice(array.data(), array.len()) }))
+        Ok(Items(Cow::Borrowed(unsafe { slice(array.data(), array.len()) })))
     }
 }
 
@@ -175,11 +178,12 @@ unsafe fn slice_mut<'a, T>(first: *mut T, len: usize) -> &'a mut [T] {
     unsafe { std::slice::from_raw_parts_mut(first, len) }
 }
 
-impl<T> Deref for Items<'_, T> {
+impl<T: Copy> Deref for Items<'_, T> {
     type Target = [T];
 
+    #[inline]
     fn deref(&self) -> &[T] {
-        self.0
+        &self.0
     }
 }
 

@@ -208,9 +208,17 @@ def test_what_cannot_be_becomes_an_error_that_names_the_kernel() -> None:
 def test_arrays_of_other_kinds_are_refused() -> None:
     words = np.zeros((2, 4), np.uint64)
     with pytest.raises(TypeError, match="side by side"):
-        kernels.mix_fixed(words, np.zeros(8, np.uint64)[::2], NONE)
+        kernels.mix_fixed(words[:, ::2], np.zeros(2, np.uint64), NONE)
     with pytest.raises(TypeError):
         kernels.mix_fixed(words, np.zeros(4, np.int64), NONE)  # type: ignore[arg-type]
     words.flags.writeable = False
     with pytest.raises(TypeError, match="written"):
         kernels.mix_fixed(words, np.zeros(4, np.uint64), NONE)
+
+
+def test_what_is_read_may_lie_apart_or_unaligned() -> None:
+    texts = np.array([0, 1, 3]), np.frombuffer(b"abb", np.uint8)
+    offsets, data = kernels.take_bytes(*texts, np.array([0, 1])[::-1])
+    assert (offsets.tolist(), data.tobytes()) == ([0, 2, 3], b"bba")
+    index = np.frombuffer(b"x" + np.array([1, 1]).tobytes(), np.uint8)[1:].view(np.int64)
+    assert kernels.take_bytes(*texts, index)[1].tobytes() == b"bbbb"

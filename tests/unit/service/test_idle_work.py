@@ -42,7 +42,7 @@ def test_runs_are_merged_once_sources_have_nothing(tmp_path: Path) -> None:
     rows = store.arrange(ArrangementSpec("a", "ii", (0,)))
     clock, commits = _Clock(), _Commits(store)
     engine = Engine(store, NoEvaluator(), "source")
-    work = IdleWork(store, engine, cast(Epochs, commits), iter(()), cast(Any, clock))
+    work = IdleWork(store, engine, cast(Epochs, commits), cast(Any, clock))
 
     def grow() -> None:
         for at in range(0, 4000, 200):
