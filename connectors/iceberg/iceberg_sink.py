@@ -29,6 +29,7 @@ from connectors.iceberg.catalog import SINK, IcebergTable, SinkCatalog, bad_meta
 from connectors.iceberg.options import IcebergOptions
 from connectors.lake.changelog import changelog_schema, changes
 from connectors.lake.location import UNREACHABLE, unreached
+from connectors.objects.folder_storage import FolderStorage
 from connectors.sink import SinkTable
 from connectors.view_sink import Interruption, ViewEpoch, fenced, lost
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
@@ -156,6 +157,9 @@ class IcebergSink:
             catalog.dropped()
             for name in storage.names(below):
                 storage.delete(name)
+            # What a process that was killed had begun to write.
+            if isinstance(storage, FolderStorage):
+                storage.remove_drafts([below])
 
     def interrupt(self) -> None:
         """See ViewSink."""

@@ -81,6 +81,17 @@ def test_removal_and_loss(target: IcebergTarget) -> None:
     contract.check_loss(target, lost, drop)
 
 
+def test_removal_takes_drafts_of_a_killed_process(target: IcebergTarget) -> None:
+    model, identity = Model(FINITE[:3]), new_identity()
+    sink = target.sink(model.table, identity)
+    sink.open(None)
+    sink.write([model.epoch(5)])
+    (folder,) = {Path(n).parent for n in _all(target) if n.endswith(".metadata.json")}
+    (folder / ".62a83f04ce6649d5be55e5badf973bda").write_bytes(b"half a file")
+    sink.remove()
+    assert not [n for n in _all(target) if f"/{model.table.name}/" in n]
+
+
 @pytest.mark.whole
 def test_kills(target: IcebergTarget) -> None:
     killed(target, KILLS, 5)
