@@ -181,11 +181,11 @@ def test_wide_arithmetic(a, b) -> None:
         assert fits if does_fit else not fits or operation == kernels.MULTIPLY
         if fits:
             assert _strings(kernels.format_words(*words, NO_MASK)) == [_text(expected)]
-    # Both at the larger scale.
-    at = max(a[1], b[1])
+    # Different signs decide alone; else both are taken to the larger scale.
+    at, are_alike = max(a[1], b[1]), x * y > 0
     does_fit = all(abs(int(number.scaleb(at, EXACT))) < 2**160 for number in (x, y))
     found, fits = kernels.compare_words(*_words(a), *_words(b))
-    assert fits == does_fit and (not fits or found == _sign(x, y))
+    assert fits == (does_fit or not are_alike) and (not fits or found == _sign(x, y))
 
 
 def _quotient(x: Decimal, y: Decimal, least: int) -> Decimal:
