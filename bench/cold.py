@@ -213,7 +213,7 @@ def _resolve(store: RocksStore, shape: Shape, lookup: Callable) -> tuple[float, 
 
 
 def _warm_up() -> None:
-    """Compile the kernels."""
+    """Touch what the first use loads."""
     with TemporaryDirectory() as path:
         store = RocksStore(Path(path) / "state", 1 << 20, replace(Tuning(), memory_rows=1_000))
         _load(store, Shape(20_000, 500, keys=4_000))

@@ -266,7 +266,7 @@ def reading_confluent(bootstrap: str, sizes: Sizes) -> Any:
 
 
 def reading_ours(bootstrap: str, sizes: Sizes) -> Any:
-    """Run in a child process; a first read, which does not count, compiles the kernels."""
+    """Run in a child process; a first read does not count."""
     for _ in read_ours(bootstrap, min(2_000, sizes.records)):
         continue
     return _read(read_ours, bootstrap, sizes)

@@ -1,4 +1,4 @@
-"""Loads compiled kernels by stepping a small view, so that no task waits for them.
+"""Imports what tasks use, by stepping a small view, so that no task waits for it.
 
 Invariant: it touches nothing that tasks use, and a failure only means that the first tasks are
 slow.

@@ -71,6 +71,14 @@ pub fn array<T: Element + Copy>(py: Python<'_>, items: Vec<T>) -> Bound<'_, PyAr
     items.into_pyarray(py)
 }
 
+/// Two results of one dimension, such as offsets and bytes.
+pub fn arrays<A: Element + Copy, B: Element + Copy>(
+    py: Python<'_>,
+    (first, second): (Vec<A>, Vec<B>),
+) -> (Bound<'_, PyArray1<A>>, Bound<'_, PyArray1<B>>) {
+    (array(py, first), array(py, second))
+}
+
 /// A result of two dimensions, of rows of `width` items.
 pub fn rows<T: Element + Copy>(
     py: Python<'_>,

@@ -21,7 +21,7 @@ impl<'a> Strings<'a> {
     /// One string.
     #[inline]
     pub fn get(&self, i: usize) -> &'a [u8] {
-        &self.data[self.offsets[i] as usize..self.offsets[i + 1] as usize]
+        string(self.offsets, self.data, i)
     }
 
     /// All strings.
@@ -53,6 +53,33 @@ impl<'a> Strings<'a> {
     }
 }
 
+/// String `i` of a column.
+#[inline]
+pub fn string<'a>(offsets: &[i64], data: &'a [u8], i: usize) -> &'a [u8] {
+    &data[offsets[i] as usize..offsets[i + 1] as usize]
+}
+
+/// Copy bytes to the begin of others, short ones without a call; return what is after them.
+#[inline]
+pub fn put<'a>(out: &'a mut [u8], bytes: &[u8]) -> &'a mut [u8] {
+    let (to, rest) = out.split_at_mut(bytes.len());
+    match bytes.len() {
+        0..4 => to.iter_mut().zip(bytes).for_each(|(to, byte)| *to = *byte),
+        4..8 => put_ends::<4>(to, bytes),
+        8..=16 => put_ends::<8>(to, bytes),
+        _ => to.copy_from_slice(bytes),
+    }
+    rest
+}
+
+/// Copy N to 2 N bytes by their first and last N.
+#[inline]
+fn put_ends<const N: usize>(to: &mut [u8], bytes: &[u8]) {
+    let last = bytes.len() - N;
+    to[..N].copy_from_slice(&bytes[..N]);
+    to[last..].copy_from_slice(&bytes[last..]);
+}
+
 /// Whether a row is NULL; an empty `valid` means that none is.
 #[inline]
 pub fn is_null(valid: &[bool], i: usize) -> bool {
@@ -67,16 +94,7 @@ pub fn print<T: Copy>(
     width: usize,
     put: impl Fn(&mut Vec<u8>, T),
 ) -> (Vec<i64>, Vec<u8>) {
-    let mut offsets = vec![0; values.len() + 1];
-    let mut data = Vec::with_capacity(width * values.len());
-    for (i, (value, end)) in values.iter().zip(&mut offsets[1..]).enumerate() {
-        if !is_null(valid, i) {
-            put(&mut data, *value);
-        }
-        *end = data.len() as i64;
-    }
-    data.shrink_to_fit();
-    (offsets, data)
+    print_rows(values.len(), valid, width * values.len(), |out, i| put(out, values[i]))
 }
 
 /// Print each of n rows that is not NULL, all in about so many bytes.

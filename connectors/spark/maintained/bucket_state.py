@@ -183,7 +183,7 @@ def _keys_of(layout: Layout, stage: Stage) -> Mapping[int, Sequence[int]]:
 
 
 def _decoded(pages: Iterable[bytes]) -> list[Delta]:
-    # Writable, like new rows: kernels would be compiled again for read-only arrays.
+    # Copied, since a page may lie anywhere in what was read, and kernels want aligned arrays.
     return [decode_delta(bytearray(page)) for page in pages]
 
 

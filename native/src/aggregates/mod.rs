@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 
 mod limbs;
 
-use crate::calls::{self, array, run};
+use crate::calls::{self, array, arrays, run};
 use crate::memory::{Items, Rows};
 use crate::strings::Strings;
 
@@ -47,6 +47,5 @@ fn print_limbs<'py>(
 ) -> PyResult<(Array<'py, i64>, Array<'py, u8>)> {
     let shown = limbs::Shown { scale, places: &shown, counts: &counts, valid: &valid, nan: &nan };
     let work = || limbs::print_limbs(sums, &shown);
-    let (offsets, data) = run(py, "aggregates.print_limbs", sums.width(), work)?;
-    Ok((array(py, offsets), array(py, data)))
+    Ok(arrays(py, run(py, "aggregates.print_limbs", sums.width(), work)?))
 }

@@ -12,7 +12,7 @@ mod stamps;
 mod texts;
 mod words;
 
-use crate::calls::{self, array, run};
+use crate::calls::{self, array, arrays, run};
 use crate::memory::{Items, Rows};
 use crate::strings::Strings;
 use numbers::{Numbers, Operation};
@@ -89,10 +89,6 @@ fn field_of(number: usize) -> PyResult<Field> {
     found.ok_or_else(|| PyValueError::new_err("there is no such field of the calendar"))
 }
 
-fn texts_of(py: Python<'_>, (offsets, data): (Vec<i64>, Vec<u8>)) -> Texts<'_> {
-    Ok((array(py, offsets), array(py, data)))
-}
-
 fn numbers<'a>(units: &'a Items<'_, i64>, scales: &'a Items<'_, i64>) -> Numbers<'a> {
     Numbers { units, scales: Each::new(scales) }
 }
@@ -126,7 +122,7 @@ fn format_numbers<'py>(
     valid: Items<'_, bool>,
 ) -> Texts<'py> {
     let work = || numbers::format(numbers(&units, &scales), &valid);
-    texts_of(py, run(py, "expressions.format_numbers", units.len(), work)?)
+    Ok(arrays(py, run(py, "expressions.format_numbers", units.len(), work)?))
 }
 
 #[pyfunction]
@@ -202,8 +198,7 @@ fn strip_numbers<'py>(
     scales: Items<'_, i64>,
 ) -> PyResult<(Array<'py, i64>, Array<'py, i64>)> {
     let work = || numbers::strip(numbers(&units, &scales));
-    let (units, scales) = run(py, "expressions.strip_numbers", units.len(), work)?;
-    Ok((array(py, units), array(py, scales)))
+    Ok(arrays(py, run(py, "expressions.strip_numbers", units.len(), work)?))
 }
 
 #[pyfunction]
@@ -238,7 +233,7 @@ fn format_words<'py>(
     valid: Items<'_, bool>,
 ) -> Texts<'py> {
     let work = || words::format(words(&signs, limbs, &scales), &valid);
-    texts_of(py, run(py, "expressions.format_words", signs.len(), work)?)
+    Ok(arrays(py, run(py, "expressions.format_words", signs.len(), work)?))
 }
 
 #[pyfunction]
@@ -347,8 +342,7 @@ fn shift<'py>(
     };
     let work = || stamps::shift(Each::new(&stamps), &spans);
     let size = stamps.len().max(months.len());
-    let (stamps, wrong) = run(py, "expressions.shift", size, work)?;
-    Ok((array(py, stamps), array(py, wrong)))
+    Ok(arrays(py, run(py, "expressions.shift", size, work)?))
 }
 
 #[pyfunction]
@@ -359,8 +353,7 @@ fn make_days<'py>(
     days: Items<'_, i64>,
 ) -> PyResult<(Array<'py, i64>, Array<'py, bool>)> {
     let work = || stamps::make_days(&years, &months, &days);
-    let (days, wrong) = run(py, "expressions.make_days", years.len(), work)?;
-    Ok((array(py, days), array(py, wrong)))
+    Ok(arrays(py, run(py, "expressions.make_days", years.len(), work)?))
 }
 
 #[pyfunction]
@@ -417,7 +410,7 @@ fn blank<'py>(
     valid: Items<'_, bool>,
 ) -> Texts<'py> {
     let work = || texts::blank(Strings::new(&offsets, &data), &valid);
-    texts_of(py, run(py, "expressions.blank", valid.len(), work)?)
+    Ok(arrays(py, run(py, "expressions.blank", valid.len(), work)?))
 }
 
 #[pyfunction]
@@ -452,7 +445,7 @@ fn cut<'py>(
     let texts = Strings::new(&offsets, &data);
     let work = || texts::cut(texts, Each::new(&first), Each::new(&stop));
     let size = texts.len().max(first.len()).max(stop.len());
-    texts_of(py, run(py, "expressions.cut", size, work)?)
+    Ok(arrays(py, run(py, "expressions.cut", size, work)?))
 }
 
 #[pyfunction]
@@ -466,7 +459,7 @@ fn trim<'py>(
 ) -> Texts<'py> {
     let texts = Strings::new(&offsets, &data);
     let work = || texts::trim(texts, &unwanted, at_left, at_right);
-    texts_of(py, run(py, "expressions.trim", texts.len(), work)?)
+    Ok(arrays(py, run(py, "expressions.trim", texts.len(), work)?))
 }
 
 #[pyfunction]
@@ -479,7 +472,7 @@ fn join<'py>(
 ) -> Texts<'py> {
     let (a, b) = (Strings::new(&a_offsets, &a_data), Strings::new(&b_offsets, &b_data));
     let work = || texts::join(a, b);
-    texts_of(py, run(py, "expressions.join", a.len().max(b.len()), work)?)
+    Ok(arrays(py, run(py, "expressions.join", a.len().max(b.len()), work)?))
 }
 
 #[pyfunction]
@@ -528,5 +521,5 @@ fn change_case<'py>(
     by: i64,
 ) -> Texts<'py> {
     let work = || texts::change_case(&offsets, &data, first, last, by);
-    texts_of(py, run(py, "expressions.change_case", offsets.len(), work)?)
+    Ok(arrays(py, run(py, "expressions.change_case", offsets.len(), work)?))
 }

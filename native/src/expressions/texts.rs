@@ -4,8 +4,7 @@
 //! either may be one row that stands for all.
 
 use super::operands::{mask_of, rows_of, Each};
-use crate::storage::columns::put;
-use crate::strings::Strings;
+use crate::strings::{put, Strings};
 use std::cmp::Ordering;
 
 /// The code of % in a pattern.

@@ -347,7 +347,7 @@ pub fn gather(
     let mut rest = &mut out[..];
     for ((&start, &end), &kind) in each() {
         if selected[usize::from(kind)] {
-            rest = crate::storage::put(rest, &data[start as usize..end as usize]);
+            rest = crate::strings::put(rest, &data[start as usize..end as usize]);
         }
     }
     (offsets, out)
@@ -368,12 +368,12 @@ pub fn unescape(
     ends.push(0);
     let mut at = 0;
     for (i, &is_escaped) in is_escaped.iter().enumerate() {
-        let text = crate::storage::string(offsets, data, i);
+        let text = crate::strings::string(offsets, data, i);
         let to = &mut out[at..];
         let (size, is_text) = if is_escaped {
             put_unescaped(to, text)
         } else {
-            crate::storage::put(to, text);
+            crate::strings::put(to, text);
             (text.len(), true)
         };
         at += size;

@@ -12,7 +12,7 @@ mod protobuf;
 mod records;
 mod texts;
 
-use crate::calls::{array, rows, run, size_of_bytes};
+use crate::calls::{array, arrays, rows, run, size_of_bytes};
 use crate::memory::{Items, ItemsMut, Rows};
 
 type Array<'py, T> = Bound<'py, PyArray1<T>>;
@@ -170,8 +170,7 @@ fn gather_json<'py>(
 ) -> PyResult<Texts<'py>> {
     let size = kinds.len();
     let work = || json::gather(&data, &starts, &ends, &kinds, &selected);
-    let found = run(py, "formats.gather_json", size, work)?;
-    Ok((array(py, found.0), array(py, found.1)))
+    Ok(arrays(py, run(py, "formats.gather_json", size, work)?))
 }
 
 #[pyfunction]
@@ -203,8 +202,7 @@ fn json_texts<'py>(
 ) -> PyResult<Texts<'py>> {
     let size = offsets.len();
     let work = || records::json_texts(&offsets, &data, &valid);
-    let found = run(py, "formats.json_texts", size, work)?;
-    Ok((array(py, found.0), array(py, found.1)))
+    Ok(arrays(py, run(py, "formats.json_texts", size, work)?))
 }
 
 #[pyfunction]
@@ -216,8 +214,7 @@ fn json_plain<'py>(
 ) -> PyResult<Texts<'py>> {
     let size = offsets.len();
     let work = || records::json_plain(&offsets, &data, &valid);
-    let found = run(py, "formats.json_plain", size, work)?;
-    Ok((array(py, found.0), array(py, found.1)))
+    Ok(arrays(py, run(py, "formats.json_plain", size, work)?))
 }
 
 #[pyfunction]
@@ -228,8 +225,7 @@ fn json_bools<'py>(
 ) -> PyResult<Texts<'py>> {
     let size = values.len();
     let work = || records::json_bools(&values, &valid);
-    let found = run(py, "formats.json_bools", size, work)?;
-    Ok((array(py, found.0), array(py, found.1)))
+    Ok(arrays(py, run(py, "formats.json_bools", size, work)?))
 }
 
 #[pyfunction]
@@ -241,8 +237,7 @@ fn avro_longs<'py>(
 ) -> PyResult<Texts<'py>> {
     let size = values.len();
     let work = || records::avro_longs(&values, &valid, in_union);
-    let found = run(py, "formats.avro_longs", size, work)?;
-    Ok((array(py, found.0), array(py, found.1)))
+    Ok(arrays(py, run(py, "formats.avro_longs", size, work)?))
 }
 
 #[pyfunction]
@@ -254,8 +249,7 @@ fn avro_fixed<'py>(
 ) -> PyResult<Texts<'py>> {
     let size = raw.len();
     let work = || records::avro_fixed(raw, &valid, in_union);
-    let found = run(py, "formats.avro_fixed", size, work)?;
-    Ok((array(py, found.0), array(py, found.1)))
+    Ok(arrays(py, run(py, "formats.avro_fixed", size, work)?))
 }
 
 #[pyfunction]
@@ -268,8 +262,7 @@ fn avro_texts<'py>(
 ) -> PyResult<Texts<'py>> {
     let size = offsets.len();
     let work = || records::avro_texts(&offsets, &data, &valid, in_union);
-    let found = run(py, "formats.avro_texts", size, work)?;
-    Ok((array(py, found.0), array(py, found.1)))
+    Ok(arrays(py, run(py, "formats.avro_texts", size, work)?))
 }
 
 #[pyfunction]
@@ -320,8 +313,7 @@ fn read_ints<'py>(
 ) -> PyResult<Marked<'py, i64>> {
     let size = offsets.len();
     let work = || texts::read_ints(&offsets, &data, &valid, low, high);
-    let found = run(py, "formats.read_ints", size, work)?;
-    Ok((array(py, found.0), array(py, found.1)))
+    Ok(arrays(py, run(py, "formats.read_ints", size, work)?))
 }
 
 #[pyfunction]
@@ -335,8 +327,7 @@ fn read_fixed<'py>(
 ) -> PyResult<Marked<'py, i64>> {
     let size = offsets.len();
     let work = || texts::read_fixed(&offsets, &data, &valid, precision, scale);
-    let found = run(py, "formats.read_fixed", size, work)?;
-    Ok((array(py, found.0), array(py, found.1)))
+    Ok(arrays(py, run(py, "formats.read_fixed", size, work)?))
 }
 
 #[pyfunction]
@@ -348,8 +339,7 @@ fn read_bools<'py>(
 ) -> PyResult<Marked<'py, bool>> {
     let size = offsets.len();
     let work = || texts::read_bools(&offsets, &data, &valid);
-    let found = run(py, "formats.read_bools", size, work)?;
-    Ok((array(py, found.0), array(py, found.1)))
+    Ok(arrays(py, run(py, "formats.read_bools", size, work)?))
 }
 
 #[pyfunction]
@@ -361,8 +351,7 @@ fn read_dates<'py>(
 ) -> PyResult<Marked<'py, i64>> {
     let size = offsets.len();
     let work = || texts::read_dates(&offsets, &data, &valid);
-    let found = run(py, "formats.read_dates", size, work)?;
-    Ok((array(py, found.0), array(py, found.1)))
+    Ok(arrays(py, run(py, "formats.read_dates", size, work)?))
 }
 
 #[pyfunction]
@@ -374,8 +363,7 @@ fn read_times<'py>(
 ) -> PyResult<Marked<'py, i64>> {
     let size = offsets.len();
     let work = || texts::read_times(&offsets, &data, &valid);
-    let found = run(py, "formats.read_times", size, work)?;
-    Ok((array(py, found.0), array(py, found.1)))
+    Ok(arrays(py, run(py, "formats.read_times", size, work)?))
 }
 
 #[pyfunction]
@@ -388,8 +376,7 @@ fn read_stamps<'py>(
 ) -> PyResult<Marked<'py, i64>> {
     let size = offsets.len();
     let work = || texts::read_stamps(&offsets, &data, &valid, has_zone);
-    let found = run(py, "formats.read_stamps", size, work)?;
-    Ok((array(py, found.0), array(py, found.1)))
+    Ok(arrays(py, run(py, "formats.read_stamps", size, work)?))
 }
 
 #[pyfunction]
@@ -443,8 +430,7 @@ fn pad_texts<'py>(
 ) -> PyResult<Texts<'py>> {
     let size = offsets.len();
     let work = || texts::pad_texts(&offsets, &data, width);
-    let found = run(py, "formats.pad_texts", size, work)?;
-    Ok((array(py, found.0), array(py, found.1)))
+    Ok(arrays(py, run(py, "formats.pad_texts", size, work)?))
 }
 
 #[pyfunction]

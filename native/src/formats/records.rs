@@ -6,8 +6,7 @@
 //! Encoding"), `murmur2` the default partitioner of Kafka's clients.
 
 use crate::memory::Rows;
-use crate::storage::{put, string};
-use crate::strings::is_null;
+use crate::strings::{is_null, put, string};
 
 /// One encoded value a row: offsets, bytes.
 pub type Encoded = (Vec<i64>, Vec<u8>);

@@ -5,8 +5,7 @@
 //! the caller, which knows every form and reports faults. Nothing is guessed here.
 
 use crate::calendar::{days_of, month_length};
-use crate::storage::{put, string};
-use crate::strings::is_null;
+use crate::strings::{is_null, put, string};
 
 const DAY_US: i64 = 86_400_000_000;
 const TENS: [i64; 19] = {

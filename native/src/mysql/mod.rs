@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 mod images;
 mod values;
 
-use crate::calls::{array, run, size_of_bytes};
+use crate::calls::{arrays, run, size_of_bytes};
 use crate::memory::{Items, Rows, RowsMut};
 
 type Array<'py, T> = Bound<'py, PyArray1<T>>;
@@ -49,8 +49,7 @@ fn gather<'py>(
     lengths: Items<'_, i64>,
 ) -> PyResult<(Array<'py, i64>, Array<'py, u8>)> {
     let work = || values::gather(&data, &starts, &lengths);
-    let (offsets, found) = run(py, "mysql.gather", starts.len(), work)?;
-    Ok((array(py, offsets), array(py, found)))
+    Ok(arrays(py, run(py, "mysql.gather", starts.len(), work)?))
 }
 
 #[pyfunction]
@@ -60,6 +59,5 @@ fn hexed<'py>(
     data: Items<'_, u8>,
 ) -> PyResult<(Array<'py, i64>, Array<'py, u8>)> {
     let work = || values::hexed(&offsets, &data);
-    let (ends, found) = run(py, "mysql.hexed", offsets.len(), work)?;
-    Ok((array(py, ends), array(py, found)))
+    Ok(arrays(py, run(py, "mysql.hexed", offsets.len(), work)?))
 }

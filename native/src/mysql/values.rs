@@ -1,6 +1,6 @@
 //! Values of a binary log as columns of byte strings.
 
-use crate::storage::{put, string};
+use crate::strings::{put, string};
 
 /// (offsets, bytes) of values; one of negative length is empty.
 pub fn gather(data: &[u8], starts: &[i64], lengths: &[i64]) -> (Vec<i64>, Vec<u8>) {

@@ -4,8 +4,7 @@
 //! Escaping follows the manual, chapters COPY ("Text Format") and Arrays ("Array Input and Output
 //! Syntax"). Invariant: PostgreSQL reads back unchanged what these loops write.
 
-use crate::storage::{put, string};
-use crate::strings::is_null;
+use crate::strings::{is_null, put, string};
 
 /// The letter after a backslash of a byte that is escaped in lines; 0 for other bytes.
 const LETTERS: [u8; 256] = {

@@ -5,7 +5,7 @@
 //! into values. Formats: PostgreSQL manual, "Logical Replication Message Formats" and COPY, "Binary
 //! Format".
 
-use crate::storage::put;
+use crate::strings::put;
 
 /// The length of a value that is NULL.
 pub const NULL: i64 = -1;

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 mod copy;
 mod decode;
 
-use crate::calls::{array, rows, run, size_of_bytes};
+use crate::calls::{array, arrays, rows, run, size_of_bytes};
 use crate::memory::{Items, ItemsMut};
 
 type Array<'py, T> = Bound<'py, PyArray1<T>>;
@@ -42,8 +42,7 @@ fn heads<'py>(
     ends: Items<'_, i64>,
 ) -> PyResult<(Array<'py, u8>, Array<'py, i64>)> {
     let work = || decode::heads(&data, &ends);
-    let (tags, words) = run(py, "replication.heads", ends.len(), work)?;
-    Ok((array(py, tags), array(py, words)))
+    Ok(arrays(py, run(py, "replication.heads", ends.len(), work)?))
 }
 
 #[pyfunction]

@@ -5,13 +5,7 @@
 
 use super::hash::{fold, fold_null, splitmix, xxh64};
 use crate::memory::RowsMut;
-use crate::strings::is_null;
-
-/// String `i` of a column.
-#[inline]
-pub fn string<'a>(offsets: &[i64], data: &'a [u8], i: usize) -> &'a [u8] {
-    &data[offsets[i] as usize..offsets[i + 1] as usize]
-}
+use crate::strings::{is_null, put, string};
 
 /// Fold one fixed-width column into hashes: a row of them for each seed.
 pub fn mix_fixed(hashes: &mut RowsMut<'_, u64>, values: &[u64], valid: &[bool]) {
@@ -51,27 +45,6 @@ pub fn mix_bytes(
             };
         }
     }
-}
-
-/// Copy bytes to the begin of others, short ones without a call; return what is after them.
-#[inline]
-pub fn put<'a>(out: &'a mut [u8], bytes: &[u8]) -> &'a mut [u8] {
-    let (to, rest) = out.split_at_mut(bytes.len());
-    match bytes.len() {
-        0..4 => to.iter_mut().zip(bytes).for_each(|(to, byte)| *to = *byte),
-        4..8 => put_ends::<4>(to, bytes),
-        8..=16 => put_ends::<8>(to, bytes),
-        _ => to.copy_from_slice(bytes),
-    }
-    rest
-}
-
-/// Copy N to 2 N bytes by their first and last N.
-#[inline]
-fn put_ends<const N: usize>(to: &mut [u8], bytes: &[u8]) {
-    let last = bytes.len() - N;
-    to[..N].copy_from_slice(&bytes[..N]);
-    to[last..].copy_from_slice(&bytes[last..]);
 }
 
 /// Gather byte strings by row index: (new offsets, new data).

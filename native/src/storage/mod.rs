@@ -11,9 +11,7 @@ mod merging;
 mod rows;
 mod search;
 
-pub(crate) use columns::{put, string};
-
-use crate::calls::{self, array, run};
+use crate::calls::{self, array, arrays, run};
 use crate::memory::{FilterBits, Items, ItemsMut, Page, Rows, RowsMut, Strided, StridedMut};
 
 type Array<'py, T> = Bound<'py, PyArray1<T>>;
@@ -79,8 +77,7 @@ fn take_bytes<'py>(
     index: Items<'_, i64>,
 ) -> PyResult<(Array<'py, i64>, Array<'py, u8>)> {
     let work = || columns::take_bytes(&offsets, &data, &index);
-    let (offsets, data) = run(py, "storage.take_bytes", index.len(), work)?;
-    Ok((array(py, offsets), array(py, data)))
+    Ok(arrays(py, run(py, "storage.take_bytes", index.len(), work)?))
 }
 
 #[pyfunction]
@@ -110,8 +107,7 @@ fn group_hashes<'py>(
     second: Items<'_, u64>,
 ) -> PyResult<(Array<'py, i64>, Array<'py, i64>)> {
     let work = || columns::group_hashes(&first, &second);
-    let (group, representative) = run(py, "storage.group_hashes", first.len(), work)?;
-    Ok((array(py, group), array(py, representative)))
+    Ok(arrays(py, run(py, "storage.group_hashes", first.len(), work)?))
 }
 
 #[pyfunction]
@@ -210,8 +206,7 @@ fn gather_bytes<'py>(
     packed: Items<'_, u64>,
 ) -> PyResult<(Array<'py, i64>, Array<'py, u8>)> {
     let work = || rows::gather_bytes(hits, &packed);
-    let (offsets, data) = run(py, "storage.gather_bytes", packed.len(), work)?;
-    Ok((array(py, offsets), array(py, data)))
+    Ok(arrays(py, run(py, "storage.gather_bytes", packed.len(), work)?))
 }
 
 #[pyfunction]

@@ -2,9 +2,9 @@
 //!
 //! Rows are named by hits: (index, page address, row, record address).
 
-use super::columns::put;
 use super::hash::{fold, fold_null, splitmix, xxh64};
 use crate::memory::{Page, Record, Rows, HASHES, HEADER};
+use crate::strings::put;
 
 const SIZE: u64 = 0xFFFF_FFFF;
 

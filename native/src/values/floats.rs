@@ -2,8 +2,7 @@
 
 use super::digits::{digit, put_fixed, put_pair, split_sign, TENS};
 use crate::memory::Rows;
-use crate::storage::columns::put;
-use crate::strings::{is_null, Strings};
+use crate::strings::{is_null, put, Strings};
 
 /// Bytes of the longest text of a float.
 pub const FLOAT_WIDTH: usize = 26;

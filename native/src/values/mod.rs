@@ -11,7 +11,7 @@ mod floats;
 mod numbers;
 pub(crate) mod times;
 
-use crate::calls::{self, array, run};
+use crate::calls::{self, array, arrays, run};
 use crate::memory::{Items, Rows};
 use crate::strings::Strings;
 
@@ -41,10 +41,6 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(days_of, module)?)
 }
 
-fn printed(py: Python<'_>, (offsets, data): (Vec<i64>, Vec<u8>)) -> Printed<'_> {
-    Ok((array(py, offsets), array(py, data)))
-}
-
 #[pyfunction]
 fn parse_ints<'py>(
     py: Python<'py>,
@@ -67,7 +63,7 @@ fn print_ints<'py>(
     valid: Items<'_, bool>,
 ) -> Printed<'py> {
     let work = || numbers::print_ints(&values, &valid);
-    printed(py, run(py, "values.print_ints", values.len(), work)?)
+    Ok(arrays(py, run(py, "values.print_ints", values.len(), work)?))
 }
 
 #[pyfunction]
@@ -92,7 +88,7 @@ fn print_fixed<'py>(
     scale: usize,
 ) -> Printed<'py> {
     let work = || numbers::print_fixed(&values, &valid, scale);
-    printed(py, run(py, "values.print_fixed", values.len(), work)?)
+    Ok(arrays(py, run(py, "values.print_fixed", values.len(), work)?))
 }
 
 #[pyfunction]
@@ -115,7 +111,7 @@ fn print_bools<'py>(
     valid: Items<'_, bool>,
 ) -> Printed<'py> {
     let work = || numbers::print_bools(&values, &valid);
-    printed(py, run(py, "values.print_bools", values.len(), work)?)
+    Ok(arrays(py, run(py, "values.print_bools", values.len(), work)?))
 }
 
 #[pyfunction]
@@ -127,8 +123,7 @@ fn parse_floats<'py>(
 ) -> PyResult<(Array<'py, f64>, Array<'py, bool>)> {
     let texts = Strings::new(&offsets, &data);
     let work = || floats::parse_floats(texts, &valid);
-    let (values, marks) = run(py, "values.parse_floats", texts.len(), work)?;
-    Ok((array(py, values), array(py, marks)))
+    Ok(arrays(py, run(py, "values.parse_floats", texts.len(), work)?))
 }
 
 #[pyfunction]
@@ -148,7 +143,7 @@ fn print_floats<'py>(
 #[pyfunction]
 fn join_slots<'py>(py: Python<'py>, slots: Rows<'_, u8>, lengths: Items<'_, i64>) -> Printed<'py> {
     let work = || floats::join_slots(slots, &lengths);
-    printed(py, run(py, "values.join_slots", lengths.len(), work)?)
+    Ok(arrays(py, run(py, "values.join_slots", lengths.len(), work)?))
 }
 
 #[pyfunction]
@@ -171,7 +166,7 @@ fn print_dates<'py>(
     valid: Items<'_, bool>,
 ) -> Printed<'py> {
     let work = || times::print_dates(&values, &valid);
-    printed(py, run(py, "values.print_dates", values.len(), work)?)
+    Ok(arrays(py, run(py, "values.print_dates", values.len(), work)?))
 }
 
 #[pyfunction]
@@ -194,7 +189,7 @@ fn print_times<'py>(
     valid: Items<'_, bool>,
 ) -> Printed<'py> {
     let work = || times::print_times(&values, &valid);
-    printed(py, run(py, "values.print_times", values.len(), work)?)
+    Ok(arrays(py, run(py, "values.print_times", values.len(), work)?))
 }
 
 #[pyfunction]
@@ -219,7 +214,7 @@ fn print_stamps<'py>(
     has_zone: bool,
 ) -> Printed<'py> {
     let work = || times::print_stamps(&values, &valid, has_zone);
-    printed(py, run(py, "values.print_stamps", values.len(), work)?)
+    Ok(arrays(py, run(py, "values.print_stamps", values.len(), work)?))
 }
 
 #[pyfunction]

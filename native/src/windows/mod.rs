@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 mod frames;
 mod sums;
 
-use crate::calls::{self, array, run};
+use crate::calls::{self, array, arrays, run};
 use crate::memory::{Items, Rows};
 use sums::{Frames, Kind};
 
@@ -96,8 +96,7 @@ fn tiles<'py>(
     valid: Items<'_, bool>,
 ) -> PyResult<(Array<'py, i64>, Array<'py, bool>)> {
     let work = || frames::tiles(&begin, &end, &buckets, &valid);
-    let (tiles, failed) = run(py, "windows.tiles", begin.len(), work)?;
-    Ok((array(py, tiles), array(py, failed)))
+    Ok(arrays(py, run(py, "windows.tiles", begin.len(), work)?))
 }
 
 #[pyfunction]

@@ -271,7 +271,7 @@ def _sections(expected: bytes, stored: bytes) -> tuple[list[Any], list[bytes], l
     for length in lengths:
         cut.append(view[at : at + length])
         at += length
-    # Writable, like new rows: kernels would be compiled again for read-only arrays.
+    # Copied, since a page may lie anywhere in what was read, and kernels want aligned arrays.
     rows = [decode_delta(bytearray(page)) for page in cut[1 + documents :]]
     return orjson.loads(cut[0]), [bytes(document) for document in cut[1 : 1 + documents]], rows
 
