@@ -28,7 +28,7 @@ from bench.record import measuring
 from connectors.formats.declared import declared_type
 from connectors.kafka.embedded import EmbeddedKafka, missing
 from connectors.kafka.options import read_options
-from connectors.kafka.source import KafkaSource
+from connectors.kafka.topic_source import KafkaSource
 from dataflow.schema import Field, Relation, RelationName
 
 KAFKA = "kafka"

@@ -26,7 +26,7 @@ from bench.record import stamp
 from connectors.feed_source import BY_EXECUTORS, reader_of
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.options import read_options
-from connectors.kafka.source import KafkaSource
+from connectors.kafka.topic_source import KafkaSource
 from connectors.source import SourceBatch
 from connectors.spark.maintained.driver import Batch, Driver
 from connectors.spark.maintained.layout import MaintainedView

@@ -23,7 +23,7 @@ from bench.record import save_figures
 from bench.server import session
 from bench.service_run import ServiceRun
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.sink import make
+from connectors.kafka.make_sink import make
 from connectors.kafka.topic_records import AvroForm, JsonForm, TopicRecords
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.sink import SinkTable

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ class Allowed:
 
 
 _allowed = Allowed()
+# In a process that gets its secrets from another one: all that it may use, by reference.
+_handed_over: Mapping[str, str] | None = None
 # Longest first: a secret may be part of another one.
 _known: list[str] = []
 
@@ -101,6 +103,35 @@ def resolve_all(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: resolve_all(one) for name, one in value.items()}
     return [resolve_all(one) for one in value] if isinstance(value, list) else value
+
+
+def resolved_in(value: Any) -> dict[str, str]:
+    """Return the secrets that texts in a value refer to, by reference, for another process.
+
+    value: of JSON, or of dataclasses with such values. Errors as those of `resolve`.
+
+    >>> resolved_in({"password": "none", "servers": ["a:1"]})
+    {}
+    """
+    if isinstance(value, str):
+        found = _REFERENCE.finditer(value)
+        return {one[0]: _looked_up(one[1], one[2]) for one in found}
+    if is_dataclass(value):
+        return resolved_in([getattr(value, field.name) for field in fields(value)])
+    several = value.values() if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping | list | tuple):
+        return {name: one for part in several for name, one in resolved_in(part).items()}
+    return {}
+
+
+def use(found: Mapping[str, str]) -> None:
+    """Resolve these references from now on, and no others: a process of a connector has neither the
+    service's environment nor business in its files.
+    """
+    global _handed_over
+    _handed_over = dict(found)
+    for secret in found.values():
+        remember(secret)
 
 
 def escaped(uri: str) -> str:
@@ -185,7 +216,12 @@ def _bad_text(reference: str, detail: str) -> SourceError:
 
 
 def _read(kind: str, name: str) -> str:
-    if kind == "env":
+    if _handed_over is not None:
+        found = _handed_over.get(f"${{{kind}:{name}}}")
+        if found is None:
+            what = f'the secret "${{{kind}:{name}}}" is not among those of this process'
+            raise SourceError("secret.missing", what, hint="report the error to the developers")
+    elif kind == "env":
         # Bytes that are no UTF-8 become halves of surrogate pairs.
         found = os.environ.get(name)
         if found is None or _SURROGATES.search(found):

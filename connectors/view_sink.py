@@ -62,9 +62,14 @@ class Interruption:
         """Let every later check fail."""
         self._is_set.set()
 
+    @property
+    def is_set(self) -> bool:
+        """Return whether it is set."""
+        return self._is_set.is_set()
+
     def check(self) -> None:
         """Fail if it is set. TemporaryError sink.stopped."""
-        if self._is_set.is_set():
+        if self.is_set:
             raise TemporaryError("sink.stopped", "the sink is being stopped")
 
     def wait(self, seconds: float) -> None:

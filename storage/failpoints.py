@@ -40,6 +40,8 @@ class _Set:
 # Empty in production. The folder, if any, is stored under the empty name.
 _SET: dict[str, _Set | Path] = {}
 _PASSED: dict[str, int] = {}
+# What set them last, for other processes.
+_AS_SET = ["", ""]
 
 
 def failpoint(name: str, error: Callable[[str], Exception] = OSError) -> None:
@@ -62,6 +64,13 @@ def set_failpoints(text: str, folder: str = "") -> None:
     _SET.clear()
     _PASSED.clear()
     _SET.update(found)
+    _AS_SET[:] = text, folder
+
+
+def as_set() -> tuple[str, str]:
+    """Return the arguments of `set_failpoints` that set the present ones, for another process."""
+    text, folder = _AS_SET
+    return text, folder
 
 
 def _parse(text: str) -> _Set:

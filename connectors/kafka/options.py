@@ -115,6 +115,15 @@ class KafkaOptions:
         return next(t for t in self.topics if t.relation == relation)
 
 
+def unranged(options: KafkaOptions, topic: TopicOptions) -> str:
+    """Return why a topic cannot be read in ranges; "" if it can."""
+    if options.transactions is not None:
+        return "its source emits whole transactions, which span topics and partitions"
+    if topic.is_debezium:
+        return "Debezium may send an event twice, which only a reader of all events finds"
+    return ""
+
+
 def read_options(options: Mapping[str, Any], *, needs_columns: bool = True) -> KafkaOptions:
     """Read options from JSON. SourceError source.bad_option, secret.plain."""
     reader = OptionReader(options, "source")

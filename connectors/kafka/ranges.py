@@ -10,14 +10,14 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, cast
 
 from connectors.feed_source import REJECTED_KINDS, FeedPositions, FeedRange, RangeResult
 from connectors.kafka.client import Client
 from connectors.kafka.dead_topic import DeadTopic
+from connectors.kafka.kept_open import OPEN_READERS, KeptOpen
 from connectors.kafka.leader_epochs import LeaderEpochs, epochs_note, leader_epochs_of, learn
 from connectors.kafka.options import KafkaOptions, TopicOptions
 from connectors.kafka.reader import Reader, Span
@@ -40,22 +40,10 @@ EAGER_S, IDLE_S, IDLE_AFTER_S = 0.05, 0.25, 5.0
 # first ranges have so few records, and later ones at most so many times more.
 TASK_BYTES, MAX_RANGE_BYTES = 64 << 20, 256 << 20
 FIRST_RECORDS, GROWTH = 5_000, 8
-# Consumers that a process keeps open, one for each source.
-OPEN_READERS = 4
 # How long a broker waits for more records of a range, which are mostly there.
 WAIT_MS = 20
 # How much a consumer reads ahead: what lies beyond a range is fetched again for the next.
 AHEAD_KB = 4096
-T = TypeVar("T")
-
-
-def unranged(options: KafkaOptions, topic: TopicOptions) -> str:
-    """Return why a topic cannot be read in ranges; "" if it can."""
-    if options.transactions is not None:
-        return "its source emits whole transactions, which span topics and partitions"
-    if topic.is_debezium:
-        return "Debezium may send an event twice, which only a reader of all events finds"
-    return ""
 
 
 @dataclass
@@ -173,36 +161,8 @@ class KafkaRange:
         )
 
 
-class _Open(Generic[T]):
-    """What a process keeps open from range to range, because opening costs more than a small range.
-
-    Who takes one has it alone until it is given back.
-    """
-
-    def __init__(self, most: int, close: Callable[[T], object]) -> None:
-        self._most = most
-        self._close = close
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[bytes, T] = OrderedDict()
-
-    def take(self, key: bytes) -> T | None:
-        """Return what was given back under this key, once."""
-        with self._lock:
-            return self._kept.pop(key, None)
-
-    def give(self, key: bytes, one: T) -> None:
-        """Keep one for the next; close the one of its key, and what was not used for longest."""
-        with self._lock:
-            surplus = [self._kept.pop(key)] if key in self._kept else []
-            self._kept[key] = one
-            while len(self._kept) > self._most:
-                surplus.append(self._kept.popitem(last=False)[1])
-        for one in surplus:
-            self._close(one)
-
-
-_READERS: _Open[Reader] = _Open(OPEN_READERS, Reader.close)
-_FORMATS: _Open[RowReader] = _Open(4 * OPEN_READERS, lambda _: None)
+_READERS: KeptOpen[Reader] = KeptOpen(OPEN_READERS, Reader.close)
+_FORMATS: KeptOpen[RowReader] = KeptOpen(4 * OPEN_READERS, lambda _: None)
 
 
 @dataclass

@@ -1,71 +1,98 @@
-"""Sinks in Kafka, made from the user's options.
+"""Sinks in Kafka, as the service's processes see them: the client is in a child process.
 
-Invariant: `check` reaches the cluster and finds every reason for which `make` would be refused. It
-leaves nothing behind except schemas in the registry.
+See `source.py` for the reason; the sink itself is `topic_sink.py`. Invariant: a sink that loses its
+process goes on as the same writer, so that of two services, one ends with sink.fenced.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-from connectors.formats.registry import SchemaRegistry
-from connectors.kafka.client import Client
+from connectors.apart.child_process import ANSWER_S, CLOSE_S, Child, Items
+from connectors.kafka.client_process import prepare, use_of
 from connectors.kafka.topic_options import TopicOptions
-from connectors.kafka.topic_records import (
-    AvroEnvelopeForm,
-    AvroForm,
-    JsonForm,
-    TopicRecords,
-    key_schema,
-    value_schema,
-)
-from connectors.kafka.topic_setup import TopicSetup
-from connectors.kafka.topic_sink import TopicSink
 from connectors.sink import SinkTable
+from connectors.view_sink import Interruption, ViewEpoch
+from dataflow.errors import TidemarkError
+
+# Of what the client still sends at the end of a transaction, while it moves on.
+WRITE_S = 900.0
 
 
-def make(options: Mapping[str, Any], table: SinkTable, identity: str, title: str) -> TopicSink:
-    """Return the sink of a view. SinkError sink.bad_option, secret.missing."""
-    chosen = TopicOptions.of(options, table)
-    client = Client(chosen.connection, "sink", title)
-
-    def records() -> TopicRecords:
-        form = JsonForm(table) if chosen.format == "json" else _avro_form(chosen, table)
-        return TopicRecords(table, form, chosen.mode, chosen.values)
-
-    return TopicSink(client, chosen, identity, records)
-
-
-def _avro_form(options: TopicOptions, table: SinkTable) -> AvroForm:
-    """Return Avro with its schemas registered under the topic's name. SourceError
-    registry.refused.
-    """
-    registry = SchemaRegistry(options.registry)
-    try:
-        key, value = key_schema(table), value_schema(table, options.mode, options.values)
-        ids = [
-            registry.register(f"{options.topic}-{part}", json.dumps(schema))
-            for part, schema in (("key", key), ("value", value))
-        ]
-    finally:
-        registry.close()
-    kind = AvroEnvelopeForm if options.values == "before_after" else AvroForm
-    return kind(table, *ids)
+def make(options: Mapping[str, Any], table: SinkTable, identity: str, title: str) -> SinkApart:
+    """See SinkConnector. SinkError sink.bad_option, secret.missing."""
+    TopicOptions.of(options, table)
+    prepare()
+    return SinkApart(options, table, identity, title)
 
 
 def check(options: Mapping[str, Any], table: SinkTable, title: str) -> dict[str, Any]:
-    """Check the options of a new sink against the cluster; return them with its topics named.
+    """See SinkConnector and connectors/kafka/make_sink.py."""
+    TopicOptions.of(options, table)
+    with Child(use_of("sink", title, options), "connectors.kafka.in_child:checker") as child:
+        return child.call("check", options, table, title)
 
-    SinkError sink.bad_option, sink.topic_settings, sink.topic_not_empty; TemporaryError if the
-    cluster is unreachable.
-    """
-    chosen = TopicOptions.of(options, table)
-    if chosen.format == "avro":
-        _avro_form(chosen, table)
-    setup = TopicSetup(Client(chosen.connection, "sink", title), chosen)
-    if setup.check()[0]:
-        setup.require_empty()
-    given = {name: value for name, value in options.items() if name != "marks"}
-    return {**given, "topic": chosen.topic, "markers": chosen.markers}
+
+class SinkApart:
+    """A ViewSink."""
+
+    def __init__(
+        self, options: Mapping[str, Any], table: SinkTable, identity: str, title: str
+    ) -> None:
+        self._made_of = (options, table, identity, title)
+        self._use = use_of("sink", title, options)
+        self._writer = uuid.uuid4().hex
+        self._has_claimed = False
+        self._interrupted = Interruption()
+        self._child: Child | None = None
+
+    def open(self, known: int | None = None) -> int | None:
+        """See ViewSink."""
+        epoch = self._call("open", known)
+        self._has_claimed = True
+        return epoch
+
+    def write(self, epochs: Sequence[ViewEpoch]) -> None:
+        """See ViewSink."""
+        bare = [replace(one, deltas=()) for one in epochs]
+        self._call("write", bare, *(Items(one.deltas) for one in epochs), within_s=WRITE_S)
+
+    def remove(self) -> None:
+        """See ViewSink."""
+        self._call("remove")
+
+    def interrupt(self) -> None:
+        """See ViewSink."""
+        self._interrupted.set()
+        child = self._child
+        if child is not None:
+            child.interrupt()
+
+    def close(self) -> None:
+        """See ViewSink."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        with suppress(TidemarkError):  # the next `open` resolves what is left
+            child.call("close", within_s=CLOSE_S)
+        child.close()
+
+    def _call(self, method: str, *arguments: Any, within_s: float = ANSWER_S) -> Any:
+        self._interrupted.check()
+        if self._child is None:
+            made = (*self._made_of, self._writer, self._has_claimed)
+            self._child = Child(self._use, "connectors.kafka.in_child:sink", *made)
+            if self._interrupted.is_set:
+                self._child.interrupt()
+        child = self._child
+        try:
+            return child.call(method, *arguments, within_s=within_s)
+        except TidemarkError:
+            if child.has_failed:
+                self._child = None
+                child.close()
+            raise

@@ -1,20 +1,20 @@
-"""Topics of a Kafka cluster as a source: declared relations, start positions, snapshots and feeds.
+"""Topics of a Kafka cluster as a source, as the service's processes see it.
 
-The position of a relation is {"topic": the topic's id, "next": next offset by partition}.
-Partitions that were not seen yet are missing from it; they are read from offset 0. Invariant:
-nothing between two positions is skipped silently. Unreadable records are refused by name or
-reported as rejected.
+The client's library (librdkafka) trusts the brokers: it ends its process on some answers. So each
+use of it is in a child process of its own, and this module never loads it. The source itself is
+`topic_source.py`. Invariant: whatever a broker sends, it is an error of this one source.
 """
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from connectors.apart.child_process import ENDED, Child
 from connectors.feed_source import (
     DeclaredRelation,
+    FeedPart,
     FeedPositions,
     FeedSnapshot,
     FeedSource,
@@ -22,51 +22,18 @@ from connectors.feed_source import (
     RangePlanner,
     SourceFeed,
 )
-from connectors.kafka import discover as discovery
-from connectors.kafka.client import Client
-from connectors.kafka.dedup_state import DEDUP_NOTE, UNSEEN
-from connectors.kafka.feed import FeedEvents, FeedState, KafkaFeed
-from connectors.kafka.leader_epochs import epochs_note
-from connectors.kafka.options import (
-    APPEND,
-    EARLIEST,
-    LATEST,
-    OFFSETS,
-    UPSERT,
-    KafkaOptions,
-    Start,
-    TopicOptions,
-    read_options,
-)
-from connectors.kafka.ranges import KafkaRanges, unranged
-from connectors.kafka.retry import decode_again
-from connectors.kafka.rows import OpenFormat, RowReader, open_format
-from connectors.kafka.snapshot import KafkaSnapshot
-from connectors.kafka.start_offsets import START_NOTE, position_of
-from connectors.kafka.topics import Topic, Topics, missing, offsets_gone
-from connectors.kafka.transaction_buffer import newest_transactions, start_note
+from connectors.kafka.client_process import memory_mb, prepare, use_of
+from connectors.kafka.options import UPSERT, KafkaOptions, read_options, unranged
+from connectors.kafka.ranges_apart import PlannerApart
+from connectors.kafka.relation_checks import check_relations, read_until
+from connectors.kafka.rows import open_format
 from connectors.source import SourceBatch
 from dataflow.delta import Delta
-from dataflow.errors import SourceError
-from dataflow.schema import Field, Relation
-from dataflow.types import TypeKind
+from dataflow.errors import SourceError, TidemarkError
+from dataflow.schema import Relation
 
-_WAIT_S = 0.5
-# Types whose equal values have equal bytes, so that they can identify the rows of an upsert topic.
-_KEY_KINDS = {
-    TypeKind.BOOL,
-    TypeKind.INT2,
-    TypeKind.INT4,
-    TypeKind.INT8,
-    TypeKind.FIXED,
-    TypeKind.TEXT,
-    TypeKind.DATE,
-    TypeKind.TIME,
-    TypeKind.TIMESTAMP,
-    TypeKind.TIMESTAMPTZ,
-    TypeKind.UUID,
-    TypeKind.BYTEA,
-}
+# Of a call that reads records again.
+READ_AGAIN_S = 600.0
 
 
 def declare(options: Mapping[str, Any]) -> Sequence[DeclaredRelation]:
@@ -90,117 +57,53 @@ def with_start(options: Mapping[str, Any], relation: str, start: Any) -> Mapping
 
 def make(name: str, options: Mapping[str, Any], relations: Sequence[Relation]) -> FeedSource:
     """See Connector."""
-    return KafkaSource(name, read_options(options), relations)
+    return SourceApart(name, options, relations)
 
 
 def discover(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """See Connector and connectors/kafka/discover.py."""
-    return discovery.discover(options)
+    read_options(options, needs_columns=False)
+    with Child(use_of("source", "discover", options), "connectors.kafka.in_child:discoverer") as it:
+        return it.call("discover", options, within_s=READ_AGAIN_S)
 
 
-class KafkaSource:
-    """A FeedSource. relations: those that the options declare. opened: makes the formats."""
+class SourceApart:
+    """A RangedSource; each call of the cluster is in a child."""
 
     def __init__(
-        self,
-        name: str,
-        options: KafkaOptions,
-        relations: Sequence[Relation],
-        opened: OpenFormat = open_format,
+        self, name: str, options: Mapping[str, Any], relations: Sequence[Relation]
     ) -> None:
         self.name = name
-        # Compaction removes records that were read already, so they may not come a second time; the
-        # topics' cleanup policy is known when the cluster is first reached.
         self.is_replayable = False
-        self._options = options
+        self._given = options
+        self._options = read_options(options)
         self._relations = tuple(relations)
-        self._opened = opened
-        self._client = Client(options.connection, "source", name)
-        for relation in relations:
-            topic = options.topic_of(relation.name.name)
-            if topic.mode == UPSERT:
-                for column in relation.key:
-                    _check_key(topic, relation.fields[column])
-            # Formats refuse impossible columns before anything is read.
-            self._rows(relation)
+        check_relations(self._options, relations, open_format)
+        prepare()
 
     def relations(self) -> Sequence[Relation]:
         """See FeedSource."""
         return self._relations
 
     def check(self) -> None:
-        """See FeedSource: check that every topic exists and can be described."""
-        topics = Topics(self._client)
-        found = self._described(topics, self._relations)
-        for relation in self._relations:
-            topic = found[self._topic(relation).topic]
-            topics.ends(topic.name, range(topic.partitions))
-            dead = self._topic(relation).dead_letter_topic
-            if dead is not None and dead not in topics.describe([dead]):
-                raise SourceError(
-                    "source.dead_letter_topic",
-                    f'dead letter topic "{dead}" does not exist',
-                    hint="create it; Tidemark does not",
-                )
-        marks = self._options.transactions
-        if marks is not None and marks not in topics.describe([marks]):
-            raise missing(marks)
-        self._learn(topics)
+        """See FeedSource."""
+        self._once("check")
 
     def start_position(self, relation: Relation) -> FeedStart:
-        """See FeedSource: the position after the last committed record of each partition."""
-        topics = Topics(self._client)
-        options = self._topic(relation)
-        topic = self._described(topics, [relation])[options.topic]
-        numbers = range(topic.partitions)
-        tips = topics.tips(topic.name, numbers)
-        ends = {p: end for p, (end, _) in tips.items()}
-        begins = topics.begins(topic.name, numbers)
-        starts = self._starts(topics, topic, options.start, begins, ends)
-        self._learn(topics)
-        note = json.dumps(_position(topic.id, starts)).encode()
-        terms = {p: tip for p, tip in tips.items() if tip[1] >= 0}
-        notes = {f"{START_NOTE}{relation.name.name}": note}
-        notes |= epochs_note(terms, relation.name.name, _position(topic.id, ends))
-        if options.is_debezium:
-            notes[f"{DEDUP_NOTE}{relation.name.name}"] = UNSEEN
-            if self._options.transactions is not None:
-                own = self._client, self._rows(relation)
-                cut = newest_transactions(*own, topic.id, begins, ends)
-                marks = self._options.transactions
-                notes |= start_note(topics, marks, relation.name.name, cut)
-        return FeedStart(_position(topic.id, ends), notes)
+        """See FeedSource."""
+        return self._once("start_position", relation)
 
     def first_position(self, relation: Relation) -> FeedStart:
-        """See BoundedSource: the configured start of the topic."""
-        topics = Topics(self._client)
-        options = self._topic(relation)
-        topic = self._described(topics, [relation])[options.topic]
-        numbers = range(topic.partitions)
-        begins, ends = topics.begins(topic.name, numbers), topics.ends(topic.name, numbers)
-        starts = self._starts(topics, topic, options.start, begins, ends)
-        position = _position(topic.id, starts)
-        name = relation.name.name
-        notes = {f"{START_NOTE}{name}": json.dumps(position).encode()}
-        return FeedStart(position, {**notes, f"{DEDUP_NOTE}{name}": UNSEEN})
+        """See BoundedSource."""
+        return self._once("first_position", relation)
 
     def current_end(self, relations: Sequence[Relation]) -> dict[str, Any]:
-        """See BoundedSource: the positions after the last committed records, by relation."""
-        if self._options.transactions is not None:
-            # The end of a topic may lie within a transaction, of which nothing may be emitted.
-            raise SourceError(
-                "source.bad_option",
-                f'option "transactions" of kafka source "{self.name}" needs a feed without an end',
-                hint="leave it out, or let the service maintain the view",
-            )
-        topics = Topics(self._client)
-        found = self._described(topics, relations)
-        ends = {}
-        for relation in relations:
-            topic = found[self._topic(relation).topic]
-            offsets = topics.ends(topic.name, range(topic.partitions))
-            ends[relation.name.name] = _position(topic.id, offsets)
-        return ends
+        """See BoundedSource."""
+        return self._once("current_end", relations)
+
+    def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
+        """See FeedSource."""
+        return self._once("decode_again", relation, rows)
 
     def read_until(
         self,
@@ -212,26 +115,15 @@ class KafkaSource:
     ) -> Iterator[SourceBatch]:
         """See BoundedSource."""
         own = {relation.name.name: end[relation.name.name] for relation in relations}
-        if all(_reaches(positions[name], last) for name, last in own.items()):
-            return
-        is_ready = threading.Event()
-        feed = self.open_feed(relations, positions, notes, is_ready.set)
-        reached = dict(positions)
-        try:
-            while not all(_reaches(reached[name], last) for name, last in own.items()):
-                is_ready.clear()
-                batch = feed.poll(max_rows, until=own)
-                if batch is None:
-                    is_ready.wait(_WAIT_S)
-                    continue
-                reached.update(batch.positions or {})
-                yield batch
-        finally:
-            feed.close()
+
+        def open_feed(on_ready: Callable[[], None]) -> SourceFeed:
+            return self.open_feed(relations, positions, notes, on_ready)
+
+        return read_until(open_feed, positions, own, max_rows)
 
     def unranged(self, relation: Relation) -> str:
         """See RangedSource."""
-        return unranged(self._options, self._topic(relation))
+        return unranged(self._options, self._options.topic_of(relation.name.name))
 
     def open_ranges(
         self,
@@ -242,22 +134,27 @@ class KafkaSource:
         end: FeedPositions | None = None,
     ) -> RangePlanner:
         """See RangedSource."""
-        return KafkaRanges(
-            self._client,
+        own = (self.name, self._given, self._relations)
+        return PlannerApart(
+            Child(
+                use_of("source", self.name, self._options),
+                "connectors.kafka.in_child:planner",
+                *(*own, relations, (positions, notes), end),
+                on_event=lambda event, value: self._note(event, value, on_ready),
+            ),
+            self.name,
             self._options,
-            relations,
-            (positions, notes),
-            self._opened,
-            ends=end,
-            on_ready=on_ready,
-            on_open=self._learn,
         )
 
     def open_snapshot(
         self, relations: Sequence[Relation], positions: FeedPositions, notes: Mapping[str, bytes]
     ) -> FeedSnapshot:
         """See FeedSource."""
-        return KafkaSnapshot(self.name, self._options, positions, notes, self._opened)
+
+        def parts(relation: Relation, *cut: Any) -> list[Any]:
+            return self._once("parts", (positions, notes), relation, *cut)
+
+        return _Snapshot(self.name, self._options, parts)
 
     def open_feed(
         self,
@@ -266,78 +163,112 @@ class KafkaSource:
         notes: Mapping[str, bytes],
         on_ready: Callable[[], None],
     ) -> SourceFeed:
-        """See FeedSource; the feed's own thread reaches the cluster."""
-        rows = [self._rows(relation) for relation in relations]
-        events = FeedEvents(on_ready, self._learn)
-        return KafkaFeed(self._client, self._options, rows, FeedState(positions, notes), events)
+        """See FeedSource."""
+        own = (self.name, self._given, self._relations)
+        state = (positions, notes)
 
-    def decode_again(self, relation: Relation, rows: Delta) -> SourceBatch:
-        """See FeedSource and connectors/kafka/retry.py."""
-        return decode_again(self._client, self._rows(relation), rows)
+        def begin() -> Child:
+            return Child(
+                use_of("source", self.name, self._options),
+                "connectors.kafka.in_child:feed",
+                *(*own, relations, state),
+                on_event=lambda event, value: self._note(event, value, on_ready),
+            )
 
-    def _rows(self, relation: Relation) -> RowReader:
-        return RowReader(relation, self._topic(relation), self._opened)
+        return FeedApart(begin)
 
-    def _topic(self, relation: Relation) -> TopicOptions:
-        return self._options.topic_of(relation.name.name)
-
-    def _described(self, topics: Topics, relations: Sequence[Relation]) -> dict[str, Topic]:
-        found = topics.describe({self._topic(relation).topic for relation in relations})
-        for relation in relations:
-            name = self._topic(relation).topic
-            if name not in found:
-                raise missing(name, relation.name)
+    def _once(self, method: str, *arguments: Any) -> Any:
+        own = (self.name, self._given, self._relations)
+        use = use_of("source", self.name, self._options)
+        with Child(use, "connectors.kafka.in_child:source", *own) as child:
+            found, is_replayable = child.call(method, *arguments, within_s=READ_AGAIN_S)
+        self.is_replayable |= is_replayable
         return found
 
-    def _learn(self, topics: Topics) -> None:
-        """Remember whether the topics retain all records until they expire by age."""
-        is_append = all(topic.mode == APPEND for topic in self._options.topics)
-        names = {topic.topic for topic in self._options.topics}
-        self.is_replayable = is_append and not topics.is_compacted(names)
+    def _note(self, event: str, value: Any, on_ready: Callable[[], None]) -> None:
+        if event == "replayable":
+            self.is_replayable = bool(value)
+        elif event in ("ready", ENDED):
+            on_ready()
 
-    def _starts(
+
+class FeedApart:
+    """A SourceFeed. begin: starts its child, at the first poll."""
+
+    def __init__(self, begin: Callable[[], Child]) -> None:
+        self._begin = begin
+        self._child: Child | None = None
+        self.lag = self.skipped = 0
+        self.has_succeeded = False
+        self.problem: TidemarkError | None = None
+
+    def poll(self, max_rows: int, *, until: FeedPositions | None = None) -> SourceBatch | None:
+        """See SourceFeed."""
+        if self._child is None:
+            self._child = self._begin()
+        batch, figures = self._child.call("poll", max_rows, until)
+        self.lag, self.skipped, self.has_succeeded, self.problem = figures
+        return batch
+
+    def close(self) -> None:
+        """See SourceFeed."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.close()
+
+
+@dataclass
+class PartApart:
+    """A FeedPart, read by a child wherever it is unpickled. payload: what the child reads."""
+
+    name: str
+    source: str
+    options: KafkaOptions
+    memory_mb: int
+    payload: bytes = field(repr=False)
+    _rejected: Delta | None = field(default=None, repr=False)
+
+    def read(self) -> Iterator[Delta]:
+        """See FeedPart."""
+        use = use_of("source", self.source, self.options, self.memory_mb)
+        with Child(use, "connectors.kafka.in_child:part", self.payload) as child:
+            yield from child.each("read")
+            self._rejected = child.call("rejected")
+
+    def rejected(self) -> Delta:
+        """See FeedPart."""
+        assert self._rejected is not None
+        return self._rejected
+
+
+class _Snapshot:
+    """A FeedSnapshot. parts: returns name, offsets and payload of each."""
+
+    def __init__(self, source: str, options: KafkaOptions, parts: Callable[..., list[Any]]) -> None:
+        self._source = source
+        self._options = options
+        self._parts = parts
+
+    def parts(
         self,
-        topics: Topics,
-        topic: Topic,
-        start: Start,
-        begins: Mapping[int, int],
-        ends: Mapping[int, int],
-    ) -> dict[int, int]:
-        """Return {partition: first offset that the source reads}."""
-        if start.kind == EARLIEST:
-            return dict(begins)
-        if start.kind == LATEST:
-            return dict(ends)
-        if start.kind == OFFSETS:
-            requested = dict(start.offsets)
-            for number, offset in requested.items():
-                if number not in begins or not begins[number] <= offset <= ends[number]:
-                    retained = {p: f"{begins[p]} to {ends[p]}" for p in begins}
-                    position = f"{number}:{offset}"
-                    raise offsets_gone(topic.name, position, f"the topic retains {retained}")
-            return {p: requested.get(p, begin) for p, begin in begins.items()}
-        found = topics.at_time(topic.name, begins, start.time_ms)
-        return {p: ends[p] if offset < 0 else min(offset, ends[p]) for p, offset in found.items()}
+        relation: Relation,
+        columns: Sequence[int],
+        count: int,
+        known: Sequence[str] = (),
+    ) -> Sequence[FeedPart]:
+        """See FeedSnapshot."""
+        # One that keeps the last row of each key needs memory for the keys.
+        keeps = self._options.topic_of(relation.name.name).mode == UPSERT
+        return [
+            PartApart(
+                name,
+                self._source,
+                self._options,
+                memory_mb(self._options, offsets if keeps else 0),
+                payload,
+            )
+            for name, offsets, payload in self._parts(relation, columns, count, known)
+        ]
 
-
-def _position(topic_id: str, offsets: Mapping[int, int]) -> dict[str, Any]:
-    return {"topic": topic_id, "next": {str(p): o for p, o in sorted(offsets.items())}}
-
-
-def _reaches(position: Mapping[str, Any], end: Mapping[str, Any]) -> bool:
-    """Return whether a position is not before an end; of another topic, reading it fails."""
-    (own, nexts), (other, ends) = position_of(position), position_of(end)
-    return own == other and all(nexts.get(p, 0) >= offset for p, offset in ends.items())
-
-
-def _check_key(topic: TopicOptions, field: Field) -> None:
-    kind = field.type.kind
-    if kind in _KEY_KINDS and field.type.is_deterministic:
-        return
-    raise SourceError(
-        "source.bad_option",
-        f'option "topics.{topic.relation}.key" names "{field.name}", which cannot be a key',
-        detail=f"equal values of type {field.type.name} may have different bytes",
-        hint="declare it as text, a whole number, numeric(p,s), uuid, a date or a time",
-        option=f"topics.{topic.relation}.key",
-    )
+    def close(self) -> None:
+        """Do nothing: the snapshot holds nothing."""

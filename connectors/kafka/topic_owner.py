@@ -22,15 +22,24 @@ from dataflow.errors import SinkError, TemporaryError
 class TopicOwner:
     """Ownership checks of one sink.
 
-    identity: of the sink, new for each creation. writer: of this process.
+    identity: of the sink, new for each creation. writer: of the service's process; a new one by
+    default. has_claimed: it has opened the sink before.
     """
 
-    def __init__(self, client: Client, options: TopicOptions, identity: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        options: TopicOptions,
+        identity: str,
+        writer: str = "",
+        *,
+        has_claimed: bool = False,
+    ) -> None:
         self.identity = identity
-        self.writer = uuid.uuid4().hex
+        self.writer = writer or uuid.uuid4().hex
         self._client = client
         self._options = options
-        self._has_claimed = False
+        self._has_claimed = has_claimed
         self._topics: Topics | None = None
         self._ids = ("", "")
 

@@ -65,20 +65,20 @@ _GONE = {
 class TopicSink:
     """One sink.
 
-    identity: new for each creation, the transactional id. records: makes the format (registering
-    schemas, for Avro) when the sink is opened.
+    owner: its identity is the transactional id. records: makes the format (registering schemas, for
+    Avro) when the sink is opened.
     """
 
     def __init__(
         self,
         client: Client,
         options: TopicOptions,
-        identity: str,
+        owner: TopicOwner,
         records: Callable[[], TopicRecords],
     ) -> None:
         self._client = client
         self._options = options
-        self._owner = TopicOwner(client, options, identity)
+        self._owner = owner
         self._make_records = records
         self._setup = TopicSetup(client, options)
         self._timeout_ms = options.transaction_timeout_ms

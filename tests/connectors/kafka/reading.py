@@ -15,7 +15,7 @@ from connectors.feed_source import FeedPositions, FeedRange, RangePlanner, Sourc
 from connectors.formats.declared import declared_type
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.options import KafkaOptions, read_options
-from connectors.kafka.source import KafkaSource
+from connectors.kafka.topic_source import KafkaSource
 from connectors.source import SourceBatch
 from dataflow.changes import Changes
 from dataflow.delta import Delta

@@ -9,7 +9,7 @@ import pytest
 
 from connectors.kafka import source as connector
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.source import KafkaSource
+from connectors.kafka.topic_source import KafkaSource
 from dataflow.changes import Changes
 from dataflow.errors import SourceError
 from tests.connectors.kafka.reading import (

@@ -14,7 +14,7 @@ from kafka.admin import NewPartitions
 
 from connectors.kafka.broker_settings import USERS
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.source import KafkaSource
+from connectors.kafka.topic_source import KafkaSource
 from dataflow.errors import SourceError, TemporaryError
 from tests.connectors.kafka.reading import (
     SourceSubscriptions,

@@ -11,7 +11,7 @@ from connectors.kafka import source
 from connectors.kafka.options import read_options
 from connectors.kafka.records import Records
 from connectors.kafka.rows import RowReader
-from connectors.kafka.source import KafkaSource
+from connectors.kafka.topic_source import KafkaSource
 from dataflow.errors import SourceError
 from tests.connectors.kafka.reading import relations_of, topic_options, upsert_options
 

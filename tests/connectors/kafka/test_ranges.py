@@ -12,7 +12,7 @@ from connectors.feed_source import BY_EXECUTORS, reader_of
 from connectors.kafka import ranges as ranges_module
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.reader import Reader
-from connectors.kafka.source import KafkaSource
+from connectors.kafka.topic_source import KafkaSource
 from dataflow.errors import TidemarkError
 from tests.connectors.kafka.reading import (
     RangesFeed,
@@ -163,7 +163,7 @@ def test_a_process_keeps_its_consumer(
             super().__init__(*given, **more)
 
     monkeypatch.setattr(ranges_module, "Reader", Counting)
-    kept = ranges_module._Open(1, Reader.close)
+    kept = ranges_module.KeptOpen(1, Reader.close)
     monkeypatch.setattr(ranges_module, "_READERS", kept)
     topics = {name: new_topic(broker, 2) for name in ("clicks", "orders")}
     source = source_of(broker, {n: topic_options(t) for n, t in topics.items()}, check_ms=101)

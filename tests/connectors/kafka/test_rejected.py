@@ -8,7 +8,7 @@ import pytest
 
 from connectors.feed_source import REJECTED_KINDS
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.source import KafkaSource
+from connectors.kafka.topic_source import KafkaSource
 from dataflow.delta import Delta
 from dataflow.errors import SourceError
 from tests.connectors.kafka.reading import (

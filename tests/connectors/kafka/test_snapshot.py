@@ -12,7 +12,7 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.source import KafkaSource
+from connectors.kafka.topic_source import KafkaSource
 from dataflow.errors import SourceError, TemporaryError
 from tests.connectors.kafka.reading import (
     SourceSubscriptions,

@@ -15,7 +15,7 @@ import fastavro
 import pytest
 
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.sink import check, make
+from connectors.kafka.make_sink import check, make
 from connectors.kafka.topic_sink import TopicSink
 from connectors.sink import SinkTable
 from connectors.view_sink import ViewEpoch

@@ -14,7 +14,7 @@ from connectors.feed_source import problem_of
 from connectors.formats.debezium import transaction_id
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.kafka.options import read_options
-from connectors.kafka.source import KafkaSource
+from connectors.kafka.topic_source import KafkaSource
 from connectors.kafka.transactions import Lane, Transactions
 from connectors.source import SourceBatch
 from dataflow.errors import SourceError, TidemarkError

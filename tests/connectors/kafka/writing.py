@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.sink import make
+from connectors.kafka.make_sink import make
 from connectors.kafka.topic_sink import TopicSink
 from connectors.sink import SinkTable
 from connectors.view_sink import ViewEpoch

@@ -20,7 +20,7 @@ import pytest
 from kafka import TopicPartition
 
 from connectors.kafka.embedded import EmbeddedKafka
-from connectors.kafka.source import KafkaSource
+from connectors.kafka.topic_source import KafkaSource
 from connectors.objects.folder_storage import FolderStorage
 from connectors.source import SourceBatch
 from connectors.spark.maintained import driver as driver_module
