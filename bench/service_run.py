@@ -17,7 +17,7 @@ import httpx
 import psutil
 
 from bench.measure import peak_rss_mb
-from service.runtime.process_title import title_of
+from storage.process_title import title_of
 
 READY_S = 300.0  # a machine that has just been set up compiles first
 BUILD_S = 900.0

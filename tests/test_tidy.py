@@ -52,7 +52,7 @@ WORDS = tuple(
 SHARED = ("connectors.formats", "connectors.polled", "connectors.objects", "connectors.lake")
 SHARED += ("connectors.outside",)
 SHARED += ("storage.failpoints", "storage.clock", "storage.backoff", "storage.parent_process")
-SHARED += ("storage.reserve",)
+SHARED += ("storage.reserve", "storage.process_title", "connectors.apart")
 # Beyond that: PostgreSQL's analyzer answers in the words of the planner; the Spark tasks run the
 # operators themselves and write their state.
 MORE = {

@@ -48,26 +48,21 @@ class ChildFault(Exception):
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What a child needs. modules: imported before it is forked. what: of the errors, as in
-    "the client of kafka".
-    """
-
-    what: str
-    modules: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Use:
     """Whom a child is for. side, name: of the source or sink. options: anything with references to
     the secrets that it may resolve. memory_mb: that it may use beyond its code.
     """
 
-    kind: Kind
+    kind: starter.Kind
     side: Side
     name: str
     options: Any
     memory_mb: int
+
+    @property
+    def title(self) -> str:
+        """Return what `ps` shows of its child."""
+        return texts.clean(f"{self.kind.what} {self.side} {self.name}")
 
 
 class Child:
@@ -89,7 +84,7 @@ class Child:
         found = secrets.resolved_in(use.options)
         setup = Setup(maker, arguments, found, netguard.installed(), failpoints.as_set())
         for _ in range(_ATTEMPTS):
-            self._started = starter.start(use.kind.modules, use.memory_mb * MEBIBYTE)
+            self._started = starter.start(use.kind, use.title, use.memory_mb * MEBIBYTE)
             try:
                 if self._has_begun(setup):
                     break
@@ -253,11 +248,11 @@ class Child:
             hint="check the server; it is started again with growing pauses",
         )
 
-    def _error(self, code: str, what: str, *, detail: str, hint: str) -> TemporaryError:
+    def _error(self, name: str, what: str, *, detail: str, hint: str) -> TemporaryError:
         self.has_failed = True
         use = self._use
         named = f'{use.kind.what} {use.side} "{use.name}"'
-        return TemporaryError(f"{use.side}.{code}", f"{named} {what}", detail=detail, hint=hint)
+        return TemporaryError(f"{use.side}.{name}", f"{named} {what}", detail=detail, hint=hint)
 
     def _last_words(self) -> str:
         """Return the end of what it has written to standard error."""

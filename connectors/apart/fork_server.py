@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 from connectors.apart import child_program
 from storage.parent_process import die_with_parent
+from storage.process_title import set_title
 
 # Without children it ends after this time; the next use starts another one.
 IDLE_S = 60.0
@@ -36,8 +37,9 @@ _PAGE_BYTES = resource.getpagesize()
 
 
 def main(arguments: list[str]) -> int:
-    """Serve the connection with this number. arguments: it, and modules to import before."""
-    number, *modules = arguments
+    """Serve the connection with this number. arguments: it, the title, and modules to import."""
+    number, title, *modules = arguments
+    set_title(title)
     for name in modules:
         importlib.import_module(name)
     gc.collect()
@@ -98,7 +100,8 @@ class _Server:
                 os.close(one)
             return True
         if pid == 0:
-            _be_child(self._pid, calls, events, errors, request["memory_bytes"])
+            set_title(request["title"])
+            _be_child(self._pid, (calls, events, errors), request["memory_bytes"])
         self._children[number] = pid, status
         for one in (calls, events, errors):
             os.close(one)
@@ -117,9 +120,10 @@ class _Server:
                     del self._children[number]
 
 
-def _be_child(server: int, calls: int, events: int, errors: int, memory_bytes: int) -> NoReturn:
+def _be_child(server: int, descriptors: tuple[int, int, int], memory_bytes: int) -> NoReturn:
     """Run a child until it ends; nothing of the server continues."""
     code = 1
+    calls, events, errors = descriptors
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

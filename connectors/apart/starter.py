@@ -36,6 +36,17 @@ sys.exit(main(sys.argv[2:]))
 """
 # What is sent at once to a child, and what the kernel buffers of it.
 _BUFFER_BYTES = 1 << 20
+_TITLE_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What children need. what: of their titles and errors, such as "kafka". modules: imported
+    before they are forked.
+    """
+
+    what: str
+    modules: tuple[str, ...]
 
 
 @dataclass
@@ -59,14 +70,14 @@ class Started:
 class _Server:
     """A fork server and the connection to it; thread-safe."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self, kind: Kind) -> None:
         self._lock = threading.Lock()
         self._last = 0
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             number = theirs.fileno()
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(number), *modules],
+                [*_command(), str(number), kind.what, *kind.modules],
                 env=_environment(os.environ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -79,7 +90,7 @@ class _Server:
         """Return whether it has not ended, as it does when it is idle."""
         return self._process.poll() is None
 
-    def start(self, memory_bytes: int) -> Started:
+    def start(self, title: str, memory_bytes: int) -> Started:
         """Have a child forked. OSError: the server has ended."""
         calls, its_calls = socket.socketpair()
         events, its_events = socket.socketpair()
@@ -91,6 +102,7 @@ class _Server:
             self._last += 1
             number = self._last
         request = {"child": number, "is_end": False, "memory_bytes": memory_bytes}
+        request["title"] = title[:_TITLE_CHARACTERS]
         with its_calls, its_events, os.fdopen(its_status, "wb", 0) as end:
             passed = [its_calls.fileno(), its_events.fileno(), end.fileno(), errors]
             found = Started(calls, events, status, errors, number, self)
@@ -112,24 +124,24 @@ class _Server:
 
 
 # Those of the process that has forked this one are kept: their descriptors are others' now.
-_servers: dict[tuple[int, tuple[str, ...]], _Server] = {}
+_servers: dict[tuple[int, Kind], _Server] = {}
 _lock = threading.Lock()
 
 
-def warm(*modules: str) -> None:
-    """Start the fork server of these modules without waiting, for the first child."""
-    _server_of(modules)
+def warm(kind: Kind) -> None:
+    """Start the fork server of a kind without waiting, for the first child."""
+    _server_of(kind)
 
 
-def start(modules: Sequence[str], memory_bytes: int) -> Started:
-    """Start a child that has imported these modules, and has so much memory.
+def start(kind: Kind, title: str, memory_bytes: int) -> Started:
+    """Start a child with so much memory. title: what `ps` shows.
 
     TemporaryError process.not_started.
     """
     for _ in range(2):
         # A server that nothing was asked of for a while may be ending just now.
         with suppress(OSError):
-            return _server_of(tuple(modules)).start(memory_bytes)
+            return _server_of(kind).start(title, memory_bytes)
     raise not_started("the process that starts it has ended")
 
 
@@ -152,16 +164,20 @@ def close(child: Started) -> None:
             os.close(number)
 
 
-def _server_of(modules: tuple[str, ...]) -> _Server:
+def _server_of(kind: Kind) -> _Server:
     with _lock:
-        key = os.getpid(), modules
+        key = os.getpid(), kind
         found = _servers.get(key)
         if found is None or not found.is_running:
             try:
-                found = _servers[key] = _Server(modules)
+                found = _servers[key] = _Server(kind)
             except OSError as error:
                 raise not_started(str(error)) from None
         return found
+
+
+def _command() -> list[str]:
+    return [sys.executable, "-c", _PROGRAM, json.dumps(sys.path)]
 
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from connectors.apart import starter
-from connectors.apart.child_process import MEBIBYTE, Kind, Use
+from connectors.apart.child_process import MEBIBYTE, Use
 from connectors.kafka.options import KafkaOptions
 from connectors.outside.boundary import Side
 
@@ -15,7 +15,7 @@ from connectors.outside.boundary import Side
 if importlib.util.find_spec("confluent_kafka") is None:
     raise ModuleNotFoundError("no module confluent_kafka", name="confluent_kafka")
 
-KIND = Kind("kafka", ("connectors.kafka.in_child",))
+KIND = starter.Kind("kafka", ("connectors.kafka.in_child",))
 # Of the client's queues, a batch that is unpacked and the records that are decoded.
 MEMORY_MB = 1024
 # An offset of a topic whose last rows are searched: the hash of a key, while hashes are merged.
@@ -26,7 +26,7 @@ _COPIES = 4
 
 def prepare() -> None:
     """Start what forks the children without waiting, for the first one."""
-    starter.warm(*KIND.modules)
+    starter.warm(KIND)
 
 
 def use_of(side: Side, name: str, options: Any, memory: int = 0) -> Use:

@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection
 from dataflow.errors import TidemarkError
 from service.backfill.local_backfill import BackfillJob, backfill
 from service.runtime import deep_stack
-from service.runtime.process_title import set_title
 from storage.parent_process import die_with_parent
+from storage.process_title import set_title
 
 
 def main(pipe: Connection, parent: int) -> int:

@@ -19,11 +19,11 @@ from service.api.connections import limited
 from service.psql.request_worker import worker_of
 from service.runtime import readiness_pipe, signals
 from service.runtime.log import configure, log
-from service.runtime.process_title import set_title
 from service.runtime.security_limits import protect
 from service.runtime.settings import Settings, parent_pid
 from service.verify.verify_rounds import VerifyRounds
 from storage.parent_process import die_with_parent
+from storage.process_title import set_title
 
 # Time for responses in progress at the end; then they are cut off, and streams too.
 ANSWER_S = 2

@@ -20,13 +20,13 @@ from service.runtime import deep_stack, signals
 from service.runtime.disk_errors import disk_error
 from service.runtime.log import configure, log
 from service.runtime.memory_budget import calm_collector
-from service.runtime.process_title import set_title
 from service.runtime.restart_policy import exit_code
 from service.runtime.security_limits import protect
 from service.runtime.settings import DEFAULT_GROUP, Settings, parent_pid
 from service.views import handover_folder
 from storage.errors import StorageError
 from storage.parent_process import die_with_parent
+from storage.process_title import set_title
 
 
 def main(group: str = DEFAULT_GROUP) -> int:

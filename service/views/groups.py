@@ -22,9 +22,9 @@ from connectors.source import MAIN_SOURCE
 from dataflow.errors import TidemarkError
 from service.runtime import readiness_pipe
 from service.runtime.log import configure, log
-from service.runtime.process_title import set_title
 from service.runtime.settings import DEFAULT_GROUP, GROUPS, Settings, parent_pid
 from storage.parent_process import die_with_parent
+from storage.process_title import set_title
 
 WATCH_S = 1.0
 _SPARK, _LOCAL, _DIGITS = "spark", "local", 16

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.runtime.process_title import title_of
+from storage.process_title import title_of
 from tests.end_to_end.test_views import SHOP, assert_equal, flush_position
 from tests.harness.postgres import Database
 from tests.harness.service import RunningService

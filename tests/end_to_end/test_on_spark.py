@@ -22,7 +22,7 @@ import pytest
 from connectors.kafka.embedded import EmbeddedKafka
 from connectors.objects.storage_mark import NAME
 from connectors.postgres.embedded.server import free_port
-from service.runtime.process_title import title_of
+from storage.process_title import title_of
 from tests.connectors.spark.clusters import HOST, connect_server, standalone
 from tests.connectors.spark.maintained.test_spark_scheduler import descendants
 from tests.harness.broker import new_topic, send

@@ -51,6 +51,9 @@ COMPUTED = {
     "{self.side}.login": [f"{side}.login" for side in SIDES],
     "{self.side}.tls": [f"{side}.tls" for side in SIDES],
     "{self.side}.failed": [f"{side}.failed" for side in SIDES],
+    "{use.side}.{name}": [
+        f"{side}.{name}" for side in SIDES for name in ("process_ended", "process_memory")
+    ],
     "{side}.busy": [f"{side}.busy" for side in SIDES],
     "{side}.failed": [f"{side}.failed" for side in SIDES],
     "{side}.{found.name}": [

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from service.runtime.process_title import title_of
+from storage.process_title import title_of
 from tests.harness.files import files_below
 from tests.harness.postgres import Database, one_session
 from tests.harness.service import RunningService

@@ -17,7 +17,7 @@ import httpx
 import psutil
 
 from connectors.loopback import free_port
-from service.runtime.process_title import title_of
+from storage.process_title import title_of
 from tests.harness.leash import Leash
 from tests.harness.postgres import one_session
 from tests.harness.verdicts import LeakError, require_no_crash

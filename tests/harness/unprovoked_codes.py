@@ -23,7 +23,13 @@ UNPROVOKED: dict[str, tuple[str, ...]] = {
     ),
     "the machine, its clock or its disk would have to be like that": (
         *("backfill.died", "clock.skew", "files.too_few", "kafka.no_broker", "kernels.failed"),
-        *("source.file_denied", "source.no_space", "state.format", "state.no_space"),
+        *(
+            "process.not_started",
+            "source.file_denied",
+            "source.no_space",
+            "state.format",
+            "state.no_space",
+        ),
         *("state.not_kept", "state.out_of_room"),
     ),
     "a server would have to be of another kind, or broken": (

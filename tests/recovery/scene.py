@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 
-from service.runtime.process_title import title_of
 from storage.failpoints import CLOCK, REACHED
+from storage.process_title import title_of
 from tests.harness.change_stream import Fold, events, until
 from tests.harness.failpoints import arm
 from tests.harness.files import files_below

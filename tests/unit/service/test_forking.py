@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from service.runtime.forking import Forked
-from service.runtime.process_title import set_title
+from storage.process_title import set_title
 
 
 def told_by(main: Callable[[], object]) -> object:
