@@ -198,12 +198,17 @@ def read_plain(bootstrap: str, count: int) -> Iterator[int]:
     consumer.close()
 
 
+def options_of(bootstrap: str, topic: str, columns: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of a source with one append topic of JSON."""
+    topics = {TOPIC: {"topic": topic, "format": "json", "columns": columns}}
+    return {"bootstrap_servers": bootstrap, "topics": topics}
+
+
 def source_of(
     bootstrap: str, topic: str, columns: Mapping[str, str] = COLUMNS
 ) -> tuple[KafkaSource, dict[str, Any]]:
     """Return a source with one append topic of JSON, at its first offsets."""
-    topics = {TOPIC: {"topic": topic, "format": "json", "columns": columns}}
-    options = read_options({"bootstrap_servers": bootstrap, "topics": topics})
+    options = read_options(options_of(bootstrap, topic, columns))
     fields = tuple(Field(name, declared_type(of)[0]) for name, of in columns.items())
     relation = Relation(RelationName("bench", "bench", TOPIC), 1, fields, is_append=True)
     source = KafkaSource("bench", options, [relation])

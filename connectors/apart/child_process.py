@@ -81,6 +81,7 @@ class Child:
         self._is_closed = False
         self.has_failed = False
         self._exit_code = ""
+        self.pid = 0
         found = secrets.resolved_in(use.options)
         setup = Setup(maker, arguments, found, netguard.installed(), failpoints.as_set())
         for _ in range(_ATTEMPTS):
@@ -104,7 +105,7 @@ class Child:
         try:
             with suppress(OSError):  # then nothing answers
                 frames.send(self._started.calls, setup)
-            self._answer(ANSWER_S)
+            self.pid = self._answer(ANSWER_S)
         except TemporaryError:
             if not self.has_failed or self._exit_code:
                 raise

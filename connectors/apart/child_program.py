@@ -86,9 +86,10 @@ def run(calls: socket.socket, events: socket.socket) -> None:
     threading.Thread(target=_await_end, args=(events, made), name="events", daemon=True).start()
     module, _, name = setup.maker.partition(":")
 
-    def make() -> None:
+    def make() -> int:
         maker: Callable[..., Any] = getattr(importlib.import_module(module), name)
         made.append(maker(_reporter(events), *setup.arguments))
+        return os.getpid()
 
     if not _answer(calls, make):
         return
