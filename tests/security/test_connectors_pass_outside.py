@@ -25,6 +25,11 @@ ALONE = (
 # What may be made elsewhere only where the address was checked before.
 MADE = ("S3Store", "DeltaTable", "MongoClient", "create_engine", "make_dsn")
 EXCEPTIONS: dict[str, dict[str, str]] = {
+    "apart/child_process.py": {"socket": "a pair of this process and its child"},
+    "apart/child_program.py": {"socket": "the same, in the child"},
+    "apart/fork_server.py": {"socket": "the same, on its way to the child"},
+    "apart/frames.py": {"socket": "the same"},
+    "apart/starter.py": {"socket": "the same"},
     "files/bucket.py": {"obstore": "objects of a store that bucket_options has opened"},
     "files/stream.py": {
         "gzip": "packed files, in blocks",
@@ -59,6 +64,10 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "delta/table_log.py": {"DeltaTable()": "behind the relay"},
     "mongodb/source.py": {"MongoClient()": "with the login of outside/logins.py"},
 }
+# A library that is only in child processes of `connectors/apart`, and where these are made.
+APART, IN_CHILD = "confluent_kafka", "connectors/kafka/in_child.py"
+# Who loads it nevertheless, for a broker of ours on this machine: the command `demo`.
+OWN_BROKER = ("service/demo/demo_clicks.py", "service/demo/main_job.py", "service/cli/main.py")
 
 
 def product_files() -> Iterator[Path]:
@@ -82,6 +91,68 @@ def uses_of(text: str) -> Iterator[tuple[int, str]]:
             for own in (*ALONE, *(f"{made}()" for made in MADE)):
                 if f"{name}.".startswith(f"{own}."):
                     yield getattr(node, "lineno", 0), own
+
+
+def imports_of(text: str) -> Iterator[str]:
+    """The modules that a file imports, and what it imports of them."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield str(node.module)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def loading(texts: dict[str, str]) -> set[str]:
+    """Those of the files, by path, that load the library by any way of imports."""
+    modules = {path.removesuffix(".py").replace("/", "."): path for path in texts}
+    imported = {path: set(imports_of(text)) for path, text in texts.items()}
+    found = {
+        p for p, names in imported.items() if any(f"{n}.".startswith(f"{APART}.") for n in names)
+    }
+    while True:
+        more = {
+            path
+            for path, names in imported.items()
+            if any(modules.get(name) in found for name in names)
+        }
+        if more <= found:
+            return found
+        found |= more
+
+
+def product_texts() -> dict[str, str]:
+    paths = [p for top in ("connectors", "service") for p in (ROOT / top).rglob("*.py")]
+    return {path.relative_to(ROOT).as_posix(): path.read_text() for path in paths}
+
+
+def test_kafkas_client_is_in_child_processes_only() -> None:
+    texts = product_texts()
+    found = loading(texts)
+    assert IN_CHILD in found and "connectors/kafka/client.py" in found
+    outside = {p for p in found if not p.startswith("connectors/kafka/")}
+    assert outside == set(OWN_BROKER)
+    faces = {f"connectors/kafka/{name}.py" for name in ("source", "sink", "ranges_apart")}
+    assert not found & faces
+    # The makers of children are named, never imported.
+    others = [p for p, text in texts.items() if "kafka.in_child" in set(imports_of(text))]
+    assert not others
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("from confluent_kafka import Consumer", True),
+        ("import confluent_kafka.admin as a", True),
+        ("def f():\n    from connectors.kafka.client import Client", True),
+        ("from connectors.kafka import topics", True),
+        ("from connectors.kafka import source", False),
+        ("import confluent_kafkaesque", False),
+    ],
+)
+def test_a_client_of_kafka_elsewhere_is_found(text: str, is_one: bool) -> None:
+    texts = {**product_texts(), "service/engine/new.py": text}
+    assert ("service/engine/new.py" in loading(texts)) == is_one
 
 
 def test_no_connector_has_a_way_out_of_its_own() -> None:
