@@ -27,6 +27,8 @@ from dataflow.errors import TidemarkError
 from dataflow.schema import Relation, RelationName
 
 Report = Callable[..., None]
+# Name, options and all relations of a source.
+Declared = tuple[str, Mapping[str, Any], Sequence[Relation]]
 State = tuple[FeedPositions, Mapping[str, bytes]]
 # A range as the service holds it: name, relation, about how many records, and itself.
 RangeFacts = tuple[str, RelationName, int, bytes]
@@ -104,17 +106,10 @@ class FeedUse:
         return batch, (feed.lag, feed.skipped, feed.has_succeeded, problem)
 
 
-def feed(
-    report: Report,
-    name: str,
-    options: Mapping[str, Any],
-    relations: Sequence[Relation],
-    own: Sequence[Relation],
-    state: State,
-) -> FeedUse:
-    """Return a feed of a source's own relations."""
-    opened = _Source(report, name, options, relations)
-    return FeedUse(opened.open_feed(own, *state, lambda: report(READY)))
+def feed(report: Report, source: Declared, relations: Sequence[Relation], state: State) -> FeedUse:
+    """Return a feed of some relations of a source."""
+    opened = _Source(report, *source)
+    return FeedUse(opened.open_feed(relations, *state, lambda: report(READY)))
 
 
 class PartUse:
@@ -194,16 +189,14 @@ class PlannerUse:
 
 def planner(
     report: Report,
-    name: str,
-    options: Mapping[str, Any],
+    source: Declared,
     relations: Sequence[Relation],
-    own: Sequence[Relation],
     state: State,
     end: FeedPositions | None,
 ) -> PlannerUse:
-    """Return what cuts a source's own relations into ranges."""
-    opened = _Source(report, name, options, relations)
-    return PlannerUse(opened.open_ranges(own, *state, lambda: report(READY), end))
+    """Return what cuts some relations of a source into ranges."""
+    opened = _Source(report, *source)
+    return PlannerUse(opened.open_ranges(relations, *state, lambda: report(READY), end))
 
 
 def _facts_of(ranges: Iterable[KafkaRange]) -> list[RangeFacts]:

@@ -32,12 +32,11 @@ def make(
     table: SinkTable,
     identity: str,
     title: str,
-    writer: str = "",
-    has_claimed: bool = False,
+    writer: tuple[str, bool] = ("", False),
 ) -> TopicSink:
     """Return the sink of a view. SinkError sink.bad_option, secret.missing.
 
-    writer, has_claimed: of a process before this one that has ended, see TopicOwner.
+    writer: `writer` and `has_claimed` of TopicOwner, if another process has opened the sink before.
     """
     chosen = TopicOptions.of(options, table)
     client = Client(chosen.connection, "sink", title)
@@ -46,7 +45,7 @@ def make(
         form = JsonForm(table) if chosen.format == "json" else _avro_form(chosen, table)
         return TopicRecords(table, form, chosen.mode, chosen.values)
 
-    owner = TopicOwner(client, chosen, identity, writer, has_claimed=has_claimed)
+    owner = TopicOwner(client, chosen, identity, writer[0], has_claimed=writer[1])
     return TopicSink(client, chosen, owner, records)
 
 

@@ -1,4 +1,6 @@
-"""What can be said of a source's relations before the cluster is reached."""
+"""What can be said of a source's relations before the cluster is reached, and how they are read up
+to an end: what the source in a child process and its face in the service share.
+"""
 
 from __future__ import annotations
 

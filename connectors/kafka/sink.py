@@ -1,7 +1,7 @@
 """Sinks in Kafka, as the service's processes see them: the client is in a child process.
 
 See `source.py` for the reason; the sink itself is `topic_sink.py`. Invariant: a sink that loses its
-process goes on as the same writer, so that of two services, one ends with sink.fenced.
+process continues as the same writer, so that of two services, one ends with sink.fenced.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class SinkApart:
     def _call(self, method: str, *arguments: Any, within_s: float = ANSWER_S) -> Any:
         self._interrupted.check()
         if self._child is None:
-            made = (*self._made_of, self._writer, self._has_claimed)
+            made = (*self._made_of, (self._writer, self._has_claimed))
             self._child = Child(self._use, "connectors.kafka.in_child:sink", *made)
             if self._interrupted.is_set:
                 self._child.interrupt()

@@ -139,7 +139,7 @@ class SourceApart:
             Child(
                 use_of("source", self.name, self._options),
                 "connectors.kafka.in_child:planner",
-                *(*own, relations, (positions, notes), end),
+                *(own, relations, (positions, notes), end),
                 on_event=lambda event, value: self._note(event, value, on_ready),
             ),
             self.name,
@@ -171,7 +171,7 @@ class SourceApart:
             return Child(
                 use_of("source", self.name, self._options),
                 "connectors.kafka.in_child:feed",
-                *(*own, relations, state),
+                *(own, relations, state),
                 on_event=lambda event, value: self._note(event, value, on_ready),
             )
 
