@@ -1,5 +1,6 @@
-"""What can be said of a source's relations before the cluster is reached, and how they are read up
-to an end: what the source in a child process and its face in the service share.
+"""What can be said of a source's relations before the cluster is reached, and reading up to an end.
+
+Both the source in a child process and what stands for it in the service use this.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Oracle: docs/SECURITY.md: whatever a broker sends, this process goes on, and what happens is an
+"""Oracle: docs/SECURITY.md: whatever a broker sends, this process continues, and what happens is an
 error of the one source or sink, with a code; the same broker's right answers give its records."""
 
 from __future__ import annotations

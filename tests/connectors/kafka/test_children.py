@@ -1,5 +1,5 @@
 """Oracle: the records that were produced, and the model of a view's rows: whenever a child of the
-client is killed, a source and a sink go on without a row lost or doubled."""
+client is killed, a source and a sink continue without a row lost or doubled."""
 
 from __future__ import annotations
 
