@@ -146,7 +146,8 @@ def _be_child(server: int, descriptors: tuple[int, int, int], memory_bytes: int)
 def _limit_memory(memory_bytes: int) -> None:
     """Let this process have so much memory beyond what it has now."""
     present = int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (present + memory_bytes,) * 2)
+    limit = present + memory_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):  # a container may forbid it
         Path("/proc/self/oom_score_adj").write_text(_EXPENDABLE)

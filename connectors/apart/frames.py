@@ -104,7 +104,7 @@ def _buffers(connection: socket.socket, sizes: list[int]) -> list[memoryview]:
         end += -(-size // _ALIGNED) * _ALIGNED
     whole = np.empty(end + _ALIGNED, np.uint8)
     shift = -whole.ctypes.data % _ALIGNED
-    view = memoryview(whole)[shift:]
+    view = whole.data[shift:]
     found = [view[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
     for buffer in found:
         _fill(connection, buffer)
@@ -112,7 +112,7 @@ def _buffers(connection: socket.socket, sizes: list[int]) -> list[memoryview]:
 
 
 def _exactly(connection: socket.socket, size: int) -> memoryview:
-    found = memoryview(np.empty(size, np.uint8))
+    found = np.empty(size, np.uint8).data
     _fill(connection, found)
     return found
 

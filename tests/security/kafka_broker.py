@@ -20,6 +20,7 @@ FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, CONFIGS = 1, 2, 3, 18, 32
 VERSIONS = {0: 7, FETCH: 4, LIST_OFFSETS: 2, METADATA: 4, API_VERSIONS: 3, CONFIGS: 0}
 TOPIC = "t"
 NODE = 1
+EARLIEST = -2
 # Before an answer without records.
 WAIT_S = 0.05
 UNCOMPRESSED, GZIP, SNAPPY = 0, 1, 2
@@ -27,14 +28,16 @@ UNCOMPRESSED, GZIP, SNAPPY = 0, 1, 2
 Change = Callable[[int, bytes], bytes | None]
 
 
-def batch(values: list[bytes], *, compression: int = UNCOMPRESSED, packed: bytes = b"") -> bytes:
-    """A batch of records at offset 0; packed: what is sent as the records instead."""
+def batch(
+    values: list[bytes], *, compression: int = UNCOMPRESSED, packed: bytes = b"", first: int = 0
+) -> bytes:
+    """A batch of records at offset `first`; packed: what is sent as the records instead."""
     records = b"".join(record(number, value) for number, value in enumerate(values))
     count = len(values)
     head = struct.pack(">hiqqqhii", compression, count - 1, 0, 0, -1, -1, -1, count)
     # Clients do not check the sum unless they are asked to.
     body = struct.pack(">ibI", 0, 2, 0) + head + (packed or records)
-    return struct.pack(">qi", 0, len(body)) + body
+    return struct.pack(">qi", first, len(body)) + body
 
 
 def record(number: int, value: bytes) -> bytes:
@@ -118,7 +121,9 @@ class HostileBroker:
             topic = struct.pack(">ih", 1, 0) + text(TOPIC) + struct.pack(">bi", 0, 1) + partition
             return brokers + topic
         if key == LIST_OFFSETS:
-            row = struct.pack(">iihqq", 1, 0, 0, -1, self.count)
+            # A request for one partition ends with a time: that of the oldest or the newest record.
+            (time_ms,) = struct.unpack(">q", request[-8:])
+            row = struct.pack(">iihqq", 1, 0, 0, -1, 0 if time_ms == EARLIEST else self.count)
             return struct.pack(">ii", 0, 1) + text(TOPIC) + row
         if key == CONFIGS:
             policy = text("cleanup.policy") + text("delete") + b"\0\0\0"
