@@ -183,9 +183,15 @@ class Child:
             kind, value = self._received(deadline)
             if kind not in ("first", "next"):
                 return self._value(kind, value)
-            if kind == "first":
-                iterators[value] = iter(self._sent[value])
-            self._send(_next_of(iterators[value]))
+            try:
+                if kind == "first":
+                    iterators[value] = iter(self._sent[value])
+                item = _next_of(iterators[value])
+            except BaseException:
+                # The child still waits for it.
+                self.has_failed = True
+                raise
+            self._send(item)
             deadline = time.monotonic() + within_s
 
     def _value(self, kind: str, value: Any) -> Any:

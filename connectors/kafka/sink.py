@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from connectors.apart.child_process import ANSWER_S, CLOSE_S, Child, Items
+from connectors.apart.child_process import ANSWER_S, CLOSE_S, Child, ChildFault, Items
 from connectors.kafka.client_process import prepare, use_of
 from connectors.kafka.topic_options import TopicOptions
 from connectors.sink import SinkTable
@@ -77,7 +77,7 @@ class SinkApart:
         child, self._child = self._child, None
         if child is None:
             return
-        with suppress(TidemarkError):  # the next `open` resolves what is left
+        with suppress(TidemarkError, ChildFault):  # the next `open` resolves what is left
             child.call("close", within_s=CLOSE_S)
         child.close()
 
@@ -91,8 +91,7 @@ class SinkApart:
         child = self._child
         try:
             return child.call(method, *arguments, within_s=within_s)
-        except TidemarkError:
+        finally:
             if child.has_failed:
                 self._child = None
                 child.close()
-            raise

@@ -8,7 +8,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -187,3 +187,18 @@ def test_an_interrupted_sink_ends_soon(broker: EmbeddedKafka) -> None:
     assert caught.value.code == "sink.stopped"
     sink.close()
     assert not children()
+
+
+def test_rows_that_cannot_be_read_here_leave_no_child(broker: EmbeddedKafka) -> None:
+    def deltas() -> Iterator[Any]:
+        yield from model.epoch().deltas
+        raise SinkError("sink.failed", "the rows cannot be read")
+
+    model, chosen, identity = Model(KEYED, 1), options(broker), unique_name("id")
+    sink = sinks.make(chosen, KEYED, identity, "public.v/events")
+    assert sink.open() is None
+    with pytest.raises(SinkError, match="the rows cannot be read"):
+        sink.write([ViewEpoch(1, {}, deltas(), 20, True)])
+    assert not children()
+    assert sink.open() is None
+    sink.close()
