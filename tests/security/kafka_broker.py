@@ -139,6 +139,17 @@ class HostileBroker:
         return struct.pack(">ii", 0, 1) + text(TOPIC) + row + records
 
 
+class Hungry:
+    """The object of a child that takes as much memory as is asked of it."""
+
+    def __init__(self, _report: object) -> None:
+        self.eaten = 0
+
+    def eat(self, size: int) -> int:
+        self.eaten += len(bytearray(size))
+        return self.eaten
+
+
 def text(value: str) -> bytes:
     return struct.pack(">h", len(value)) + value.encode()
 

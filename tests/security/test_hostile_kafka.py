@@ -22,6 +22,7 @@ import pytest
 from connectors.apart import child_process, frames
 from connectors.feed_source import FeedSource
 from connectors.kafka import source as connector
+from connectors.kafka.client_process import KIND
 from connectors.kafka.options import read_options
 from connectors.kafka.sink import check as check_sink
 from dataflow.errors import TemporaryError, TidemarkError
@@ -187,6 +188,18 @@ def test_a_child_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         feed.close()
     assert not children()
+
+
+@pytest.mark.parametrize("side", ["source", "sink"])
+def test_a_child_that_needs_too_much_memory(side: Any) -> None:
+    use = child_process.Use(KIND, side, "shop", {}, memory_mb=64)
+    with child_process.Child(use, "tests.security.kafka_broker:Hungry") as child:
+        assert child.call("eat", 1 << 20) == 1 << 20
+        with pytest.raises(TemporaryError) as caught:
+            child.call("eat", 256 << 20)
+        codes = {"source": "source.process_memory", "sink": "sink.process_memory"}
+        assert caught.value.code == codes[side] and "64 MiB" in caught.value.detail
+        assert child.has_failed
 
 
 def test_children_end_with_the_process_that_has_started_them() -> None:
