@@ -135,7 +135,7 @@ def __getattr__(name: str) -> Any:
             raise TidemarkError(
                 "package.missing",
                 "tidemark.Engine is not part of the client",
-                hint="install the whole: pip install tidemark",
+                hint="install the whole: pip install tidemarkdb",
             ) from None
         return Engine
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

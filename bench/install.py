@@ -103,7 +103,7 @@ def section(path: Path = FIGURES) -> list[str]:
         "|---|---|---|---|",
     ]
     for name, of in record["figures"]["installed"].items():
-        shown = "`tidemark-client`" if name == CLIENT else "core" if name == CORE else f"`{name}`"
+        shown = "`tidemarkdb-client`" if name == CLIENT else "core" if name == CORE else f"`{name}`"
         lines.append(f"| {shown} | {of['mb']:,.0f} | {of['seconds']:.0f} | {of['packages']} |")
     return lines
 

@@ -11,7 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("numpy", "tidemark-native", "rocksdict", "psycopg2-binary", "pyspark", "sqlglot")
+import tidemark_native
+
+PACKAGES = ("numpy", "rocksdict", "psycopg2-binary", "pyspark", "sqlglot")
 
 
 @dataclass(frozen=True)
@@ -79,5 +81,5 @@ def machine() -> str:
     packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     return (
         f"{os.cpu_count()} x {model}, {memory_gb:.0f} GiB, {platform.system()}; "
-        f"Python {platform.python_version()}; {packages}"
+        f"Python {platform.python_version()}; kernels {tidemark_native.VERSION}, {packages}"
     )

@@ -5,3 +5,5 @@ sinks. Terms: a position says how far a source has been read; a part is a disjoi
 snapshot; a rejected record is malformed and becomes a dead letter. No connector imports another
 one.
 """
+
+import storage  # noqa: F401  # Checks the version of the kernels before any of them is imported.

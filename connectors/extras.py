@@ -48,7 +48,7 @@ def extra_required(user: str) -> Iterator[None]:
             "package.missing",
             f"{user} needs a package that is not installed",
             detail=f'no module "{module}"',
-            hint=f'install it where the service runs: pip install "tidemark[{found[0]}]"',
+            hint=f"install it where the service runs: pip install 'tidemarkdb[{found[0]}]'",
         ) from None
 
 

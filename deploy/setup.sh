@@ -65,10 +65,20 @@ make_venv() {
         rm -rf .venv
         "$python" -m venv .venv
     fi
+    uninstall_older
     install_native
     say "installing the packages of pyproject.toml (the first time takes a few minutes)"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check \
         --use-pep517 --editable '.[dev,lake,clickhouse]' >&2
+}
+
+# The distributions under their older names, whose files are those of today's.
+uninstall_older() {
+    compgen -G '.venv/lib/python3*/site-packages/tidemark*-*.dist-info' |
+        grep -qE '/tidemark(_native)?-[^/]*$' || return 0
+    .venv/bin/python -m pip uninstall --quiet --disable-pip-version-check --yes \
+        tidemark tidemark-native >&2
+    rm -rf .venv/native-built tidemark.egg-info
 }
 
 is_cargo() {

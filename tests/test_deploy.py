@@ -15,7 +15,6 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from connectors.spark.batch.settings import read_settings
 from connectors.spark.maintained.runtime import new_session
 from service.cli.main import app as commands
 from service.metrics.metric_list import BY_NAME
+from service.runtime.release import VERSION
 from service.runtime.settings import PREFIX, Settings
 from service.setup.bootstrap import Desired, prepare
 from tests.connectors.spark.clusters import HOME, HOST, end, program
@@ -265,7 +265,7 @@ def test_the_manifests_of_spark_fit_the_service() -> None:
     selected = by_kind["NetworkPolicy"]["tidemark-executors"]["spec"]["podSelector"]["matchLabels"]
     assert selected == {"app.kubernetes.io/component": label}
     image = facts["spark.kubernetes.container.image"]
-    assert image.endswith(":" + version("tidemark"))
+    assert image.endswith(":" + VERSION)
 
 
 def test_the_settings_of_the_cron_job_are_accepted(tmp_path: Path) -> None:

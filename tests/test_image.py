@@ -26,7 +26,7 @@ from service.runtime.release import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
-NATIVE = "tidemark-native"
+NATIVE = "tidemarkdb-native"
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -148,6 +148,31 @@ def test_the_kernels_have_the_version_of_what_calls_them() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert crate["version"] == VERSION == tidemark_native.VERSION
     assert f"{NATIVE}=={VERSION}" in project["dependencies"]
+
+
+# Of others, in the registry of packages.
+OTHERS = re.compile(
+    r"tidemark[-_](?:native|client)-(?!target)|tidemark-(?:native|client)\b|\btidemark\[[a-z]"
+    r"|pip3? install[^|;&\n]* [\"'`]?tidemark(?![\w/.-]*\.lock)\b[^/_-]"
+)
+
+
+def test_the_distributions_have_names_that_are_ours() -> None:
+    """On every page, in every message and file: `tidemark` is a project of somebody else there."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    left_out = {"deploy/setup.sh", "tests/test_image.py"}
+    faults = []
+    for name in listed.stdout.split():
+        path = ROOT / name
+        if name in left_out or path.suffix not in (".py", ".md", ".sh", ".toml", ".yml", ".lock"):
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if OTHERS.search(line):
+                faults.append(f"{name}:{number}: {line.strip()[:100]}")
+    assert faults == []
+    names = [ROOT / part / "pyproject.toml" for part in (".", "native", "deploy/client")]
+    found = [tomllib.loads(path.read_text())["project"]["name"] for path in names]
+    assert found == ["tidemarkdb", "tidemarkdb-native", "tidemarkdb-client"]
 
 
 def test_the_image_installs_nothing_but_what_is_locked() -> None:

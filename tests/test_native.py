@@ -8,11 +8,14 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
 import tidemark_native
+
+from service.runtime.release import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
 NATIVE = ROOT / "native"
@@ -81,3 +84,33 @@ def test_stubs_name_what_is_there(stub: Path) -> None:
 
 def test_each_module_has_a_stub() -> None:
     assert {path.stem for path in STUBS} == set(tidemark_native.__all__) - {"VERSION"}
+
+
+OLDER = """
+import importlib, sys
+import tidemark_native
+if sys.argv[1] == "none":
+    sys.modules["tidemark_native"] = None
+else:
+    tidemark_native.VERSION = sys.argv[1]
+for name in sys.argv[2:]:
+    try:
+        importlib.import_module(name)
+        print(name, "was imported")
+    except ImportError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("version", ["0.0.9", "none"])
+def test_kernels_of_another_version_are_refused(version: str) -> None:
+    """By whatever starts a process: the command, an engine in a script, children, Spark's tasks."""
+    names = ["service.cli.main", "service.embedded.engine", "connectors.kafka.in_child"]
+    names += ["connectors.spark.tasks", "dataflow.operators.groups", "storage.delta"]
+    done = subprocess.run(
+        [sys.executable, "-c", OLDER, version, *names], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    line = f"this version of Tidemark needs tidemarkdb-native {VERSION}, and {version} is installed"
+    line += f": run pip install tidemarkdb-native=={VERSION} (in a checkout: make setup)"
+    assert done.stdout.splitlines() == [line] * len(names)

@@ -6,3 +6,5 @@ project, union all, values, single row, set-returning functions). `joins`, `orde
 and storage; never dataflow.sql, which lowers a plan to operators. Start reading at `base`, then
 `joins/join`.
 """
+
+import storage  # noqa: F401  # Checks the version of the kernels before any of them is imported.

@@ -37,4 +37,4 @@ def test_the_section_has_a_row_of_each(tmp_path: Path) -> None:
     of = {"mb": 1128.4, "seconds": 90.4, "packages": 60}
     record.write_text(json.dumps({"figures": {"installed": {"client": of, "core": of, "s3": of}}}))
     rows = [line for line in install.section(record) if line.endswith("| 1,128 | 90 | 60 |")]
-    assert [row.split("|")[1].strip() for row in rows] == ["`tidemark-client`", "core", "`s3`"]
+    assert [row.split("|")[1].strip() for row in rows] == ["`tidemarkdb-client`", "core", "`s3`"]

@@ -76,7 +76,8 @@ def answers(names: list[str], use: str) -> dict[str, str]:
 
 def missing(extra: str) -> str:
     """The answer that names an extra."""
-    return f'package.missing install it where the service runs: pip install "tidemark[{extra}]"'
+    hint = f"install it where the service runs: pip install 'tidemarkdb[{extra}]'"
+    return f"package.missing {hint}"
 
 
 def test_every_package_of_an_extra_is_known() -> None:
@@ -151,7 +152,7 @@ def test_a_service_without_extras_keeps_views_up_to_date(
         body = {"name": "events", "type": "kafka", "options": options}
         answer = service.call("POST", "/sources", body)
         assert answer.status_code == 422 and answer.json()["code"] == "package.missing"
-        assert "tidemark[kafka]" in answer.json()["hint"]
+        assert "tidemarkdb[kafka]" in answer.json()["hint"]
         assert not any("Traceback" in line for line in service.log_tail().splitlines())
 
 

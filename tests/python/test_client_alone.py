@@ -48,7 +48,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 @pytest.mark.whole
 def test_the_client_alone_is_small_and_works(database: Database, tmp_path: Path) -> None:
     run(ROOT / "deploy/client/build.sh", tmp_path, cwd=tmp_path)
-    (wheel,) = tmp_path.glob("tidemark_client-*.whl")
+    (wheel,) = tmp_path.glob("tidemarkdb_client-*.whl")
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv/bin/python"
     run(python, "-m", "pip", "install", "--quiet", wheel, cwd=tmp_path)

@@ -216,4 +216,4 @@ def test_without_the_library_its_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(extras.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(TidemarkError) as raised:
         make({"path": "/x"}, Model().table, new_identity(), "t")
-    assert raised.value.code == "package.missing" and "tidemark[lake]" in raised.value.hint
+    assert raised.value.code == "package.missing" and "tidemarkdb[lake]" in raised.value.hint

@@ -241,4 +241,4 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pymysqlreplication", None)
     with pytest.raises(TidemarkError) as caught:
         server_module.package()
-    assert caught.value.code == "package.missing" and "tidemark[mysql]" in str(caught.value.hint)
+    assert caught.value.code == "package.missing" and "tidemarkdb[mysql]" in str(caught.value.hint)
