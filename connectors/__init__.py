@@ -6,4 +6,4 @@ snapshot; a rejected record is malformed and becomes a dead letter. No connector
 one.
 """
 
-import storage  # noqa: F401  # Checks the version of the kernels before any of them is imported.
+import storage  # noqa: F401  # Checks the version of the kernels before any is imported.

@@ -13,6 +13,10 @@ from dataflow.errors import TidemarkError
 
 # The first parts of the names of modules. pyproject.toml has the packages of each extra.
 EXTRAS = {
+    "pyarrow": "arrow",
+    "pandas": "spark",
+    "py4j": "spark",
+    "pyspark": "spark",
     "confluent_kafka": "kafka",
     "deltalake": "lake",
     "pyiceberg": "lake",
@@ -29,10 +33,11 @@ EXTRAS = {
 
 
 @contextmanager
-def extra_required(user: str) -> Iterator[None]:
+def extra_required(user: str, extra: str = "") -> Iterator[None]:
     """Import inside what `user`, such as 'source type "kafka"', needs.
 
-    TidemarkError package.missing names the extra of a package that is not installed.
+    extra: that has all of it; by default that of the package which is missing. TidemarkError
+    package.missing names it.
     """
     try:
         yield
@@ -44,12 +49,22 @@ def extra_required(user: str) -> Iterator[None]:
             found = [EXTRAS["google.protobuf"]]
         if not found:
             raise
+        named = extra or found[0]
         raise TidemarkError(
             "package.missing",
             f"{user} needs a package that is not installed",
             detail=f'no module "{module}"',
-            hint=f"install it where the service runs: pip install 'tidemarkdb[{found[0]}]'",
+            hint=f"install it where the service runs: pip install 'tidemarkdb[{named}]'",
         ) from None
+
+
+def has_package(module: str) -> bool:
+    """Return whether a package is installed, without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        # Of a package in one that is not there.
+        return False
 
 
 def require_package(module: str, user: str) -> None:
@@ -57,5 +72,5 @@ def require_package(module: str, user: str) -> None:
     package.missing.
     """
     with extra_required(user):
-        if importlib.util.find_spec(module) is None:
+        if not has_package(module):
             raise ModuleNotFoundError(f"no module {module}", name=module)

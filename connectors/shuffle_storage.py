@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
+from connectors.extras import require_package
 from connectors.objects.open_folder import (
     open_nearest,
     open_unlinked,
@@ -88,9 +89,12 @@ def open_exchange(url: str) -> Exchange:
     """Return the exchange at a path or an s3:// URL.
 
     A URL takes pyarrow's options in its query: region, scheme, endpoint_override. Credentials come
-    from AWS's default chain.
+    from AWS's default chain. TidemarkError package.missing.
     """
-    return ObjectExchange(url.rstrip("/")) if url.startswith(S3) else FolderExchange(Path(url))
+    if not url.startswith(S3):
+        return FolderExchange(Path(url))
+    require_package("pyarrow", "a storage in S3")
+    return ObjectExchange(url.rstrip("/"))
 
 
 class RootMark(Protocol):

@@ -153,7 +153,7 @@ def test_the_kernels_have_the_version_of_what_calls_them() -> None:
 # Of others, in the registry of packages.
 OTHERS = re.compile(
     r"tidemark[-_](?:native|client)-(?!target)|tidemark-(?:native|client)\b|\btidemark\[[a-z]"
-    r"|pip3? install[^|;&\n]* [\"'`]?tidemark(?![\w/.-]*\.lock)\b[^/_-]"
+    r"|pip3? install[^|;&`\n]* [\"']?tidemark(?:$|[^\w/_-]|-\d)"
 )
 
 

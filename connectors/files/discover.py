@@ -10,14 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from connectors.files import options as known
 from connectors.files.journal import FileStat
 from connectors.files.options import FileOptions
-from connectors.files.parquet_rows import open_parquet
 from connectors.files.pattern import folder_values
 from connectors.files.reading import OF_CONTENT, header_names
 from connectors.files.records import LineForm, Records, Stretch, json_records, line_records
@@ -25,6 +22,9 @@ from connectors.files.stream import ByteStream, UnreadableFile
 from connectors.files.xml_records import XmlColumn, xml_records
 from connectors.formats.discover import propose_columns
 from dataflow.errors import SourceError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SAMPLE_FILES, SAMPLE_RECORDS = 3, 1000
 # Of one file; a record may have 64 MB.
@@ -58,6 +58,8 @@ def discover_columns(options: FileOptions) -> list[_Proposal]:
 
 def _of_file(options: FileOptions, stream: ByteStream) -> list[_Proposal]:
     if options.format == known.PARQUET:
+        from connectors.files.parquet_rows import open_parquet
+
         schema = open_parquet(stream.seekable()).parquet.schema_arrow
         return [{"name": f.name, "type": _type_of_arrow(f.type), **_path(f.name)} for f in schema]
     if options.format == known.XML:
@@ -135,7 +137,8 @@ def _folders(found: Iterable[FileStat]) -> dict[str, list[bytes]]:
 
 
 def _type_of_arrow(type: pa.DataType) -> str:
-    t = pa.types
+    from pyarrow import types as t
+
     if t.is_dictionary(type):
         return _type_of_arrow(type.value_type)
     if t.is_decimal(type):

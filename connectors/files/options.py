@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from connectors.extras import extra_required
+from connectors.extras import extra_required, require_package
 from connectors.files.folder import Folder, LocalFolder
 from connectors.files.pattern import DEFAULT_IGNORE, split_pattern
 from connectors.files.stream import UTF8, canonical_encoding
@@ -107,7 +107,8 @@ class FileOptions:
 
 
 def read_options(options: Mapping[str, Any]) -> list[FileOptions]:
-    """Read the relations of a source. SourceError source.bad_option, secret.plain.
+    """Read the relations of a source. SourceError source.bad_option, secret.plain; TidemarkError
+    package.missing.
 
     >>> read_options({"relations": {"p": {"path": "/data/*.csv.gz"}}})[0].format
     'csv'
@@ -139,6 +140,8 @@ def _relation(name: str, supplied: Mapping[str, Any]) -> FileOptions:
             "path", f'"{path}" is neither absolute nor in a bucket', "/dir/* or s3://b/*"
         )
     format = values["format"] or _format_of(path)
+    if format == PARQUET:
+        require_package("pyarrow", 'format "parquet"')
     _check_together(format, values, supplied)
     dialect = {option: values[option] for option in ("quote", "escape", "null")}
     dialect["delimiter"] = _delimiter(path, supplied, values)

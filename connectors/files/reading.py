@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from connectors.files import options as known
 from connectors.files.folder import Folder
 from connectors.files.journal import FileStat
-from connectors.files.parquet_rows import ParquetRows, group_ends, open_parquet, parquet_rows
 from connectors.files.pattern import folder_values
 from connectors.files.records import (
     BLOCK_RECORDS,
@@ -40,6 +40,9 @@ from connectors.formats.text_reader import TextReader
 from dataflow.delta import KIND_BYTES, Column
 from dataflow.errors import SourceError
 from dataflow.types import TypeKind
+
+if TYPE_CHECKING:
+    from connectors.files.parquet_rows import ParquetRows
 
 SPLIT_BYTES = 32 << 20
 # Records whose values may be longer than their texts are decoded so many at a time, and their rows
@@ -135,6 +138,8 @@ class FileReader:
         columns, _ = self._columns(stat)
         with self._opened(stat) as stream:
             if self.shape.options.format == known.PARQUET:
+                from connectors.files.parquet_rows import open_parquet
+
                 names = open_parquet(stream.seekable()).names()
                 return [c.field.name for c in columns if c.path[0] not in names]
             return [c.field.name for c in self._absent(stream, columns)]
@@ -158,6 +163,8 @@ class FileReader:
         """Yield measures of growing prefixes of the file."""
         format, tag = self.shape.options.format, self.shape.options.row_tag
         if format == known.PARQUET:
+            from connectors.files.parquet_rows import group_ends, open_parquet
+
             ends = group_ends(open_parquet(stream.seekable()))
             yield Measure(ends[-1] if ends else 0, tuple(enumerate(ends[:-1], start=1)))
         elif format in (known.CSV, known.JSONL):
@@ -212,6 +219,8 @@ class FileReader:
     ) -> Iterator[Rows]:
         options = self.shape.options
         if options.format == known.PARQUET:
+            from connectors.files.parquet_rows import open_parquet, parquet_rows
+
             groups = (stretch.offset, stretch.stop)
             parquet = open_parquet(stream.seekable())
             yield from map(_of_parquet, parquet_rows(parquet, columns, after, groups))

@@ -12,6 +12,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any
 
+from connectors.extras import extra_required
 from connectors.python.encode import fields_of
 from dataflow.errors import TidemarkError
 
@@ -138,8 +139,9 @@ def _of_table(table: Any) -> Iterator[Batch]:
 
 
 def arrow_table(table: Any) -> Any:
-    """Return any table as a pyarrow table."""
-    import pyarrow as pa
+    """Return any table as a pyarrow table. TidemarkError package.missing."""
+    with extra_required("a function that returns a table"):
+        import pyarrow as pa
 
     if isinstance(table, pa.Table):
         return table

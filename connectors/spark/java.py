@@ -1,4 +1,4 @@
-"""The Java that Spark's driver needs; without importing Spark."""
+"""What Spark's driver needs here: its package and Java; without importing Spark."""
 
 from __future__ import annotations
 
@@ -8,10 +8,22 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from connectors.extras import require_package
+from connectors.spark.master import is_connect
 from dataflow.errors import TidemarkError
 
 JAVA_VERSION = 17
 _HINT = "apt-get install openjdk-17-jre-headless, or set JAVA_HOME; or options.backfill=local"
+
+
+def check_spark(master: str, user: str) -> None:
+    """Check that sessions with a master can start here. user: what needs them, such as "a demo".
+
+    TidemarkError package.missing, spark.no_java.
+    """
+    require_package("pyspark", user)
+    if not is_connect(master):
+        check_java()
 
 
 def check_java() -> None:

@@ -7,4 +7,4 @@ and storage; never dataflow.sql, which lowers a plan to operators. Start reading
 `joins/join`.
 """
 
-import storage  # noqa: F401  # Checks the version of the kernels before any of them is imported.
+import storage  # noqa: F401  # Checks the version of the kernels before any is imported.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from connectors.extras import require_package
 from connectors.postgres.catalog.catalog import SourceRow
 from dataflow.errors import SqlError
 from service.api.models import ViewOptions
@@ -44,8 +45,11 @@ def placed(
     definition: for `runtime: spark` with the views computed in it that it names. "auto" chooses
     Spark for a state beyond TIDEMARK_SPARK_STATE_MB, unless the view would be built sooner here and
     fits into memory; where Spark can maintain it, and it reads no other views, which it would have
-    to compute. SqlError, TidemarkError as of `check_on_spark`.
+    to compute. SqlError, TidemarkError as of `check_on_spark`; package.missing for
+    `backfill: spark` without Spark's package.
     """
+    if options.backfill == SPARK:
+        require_package("pyspark", 'options.backfill "spark"')
 
     def on_spark() -> Placement:
         planned, group = plan_on_spark(definition), spark_group(definition.identity)

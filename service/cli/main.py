@@ -334,14 +334,18 @@ def demo(
     seconds: Annotated[int, typer.Option(help="end after so many seconds; 0: at Ctrl-C")] = 0,
     customers: Annotated[int, typer.Option()] = 200_000,
     orders: Annotated[int, typer.Option()] = 1_200_000,
-    backfill: Annotated[str, typer.Option(help="auto, spark or local")] = "spark",
+    backfill: Annotated[str, typer.Option(help="auto, spark or local; default: one by Spark")] = "",
     svg: Annotated[Path | None, typer.Option(help="write the last screen to an SVG file")] = None,
 ) -> None:
     """Run a live demo on a private PostgreSQL, with continuous verification."""
     from service.demo.main_job import Demo, DemoSize
 
     size = DemoSize(customers, orders, seconds, backfill)
-    raise typer.Exit(Demo(size, console, svg).run())
+    try:
+        code = Demo(size, console, svg).run()
+    except TidemarkError as error:
+        _fail(error.code, error.what, error.hint, error.detail)
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -55,7 +55,9 @@ GROUP BY p.category, c.region"""
 
 
 class Clicks:
-    """The external sources of the demo."""
+    """The external sources of the demo, and the view over them."""
+
+    view, query, expected = VIEW, QUERY, EXPECTED
 
     def __init__(self, broker: EmbeddedKafka, folder: Path, customers: int, seed: int = 42) -> None:
         self._broker = broker

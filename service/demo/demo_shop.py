@@ -58,6 +58,8 @@ FROM orders o JOIN customers c ON c.id = o.customer_id
 WHERE o.amount > 950 AND o.status IN ('new', 'paid')""",
 }
 
+# The one that Spark builds.
+ON_SPARK = "customer_totals"
 STATUSES = ("new", "paid", "shipped", "returned", "cancelled")
 
 

@@ -19,23 +19,28 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from connectors.kafka.embedded import EmbeddedKafka, missing
+from connectors.extras import extra_required
 from connectors.loopback import free_port
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from connectors.postgres.session.session import connect
-from service.demo import demo_clicks
-from service.demo.demo_clicks import Clicks
-from service.demo.demo_shop import VIEWS, Shop
+from connectors.spark.java import check_spark
+from dataflow.errors import TidemarkError
+from service.demo.demo_shop import ON_SPARK, VIEWS, Shop
 from service.runtime.settings import PREFIX
 from service.views.lifecycle import ViewState
+
+if TYPE_CHECKING:
+    from service.demo.demo_clicks import Clicks
 
 TRANSACTIONS_PER_S = 250
 CLICKS_PER_S = 500
@@ -48,7 +53,10 @@ BUILD_S = 600.0
 
 @dataclass(frozen=True)
 class DemoSize:
-    """Initial rows, duration in seconds (0: until Ctrl-C), backfill engine."""
+    """Initial rows, duration in seconds (0: until Ctrl-C), and what builds the views.
+
+    backfill: as the option of views, "" for Spark for one of them and automatic choice otherwise.
+    """
 
     customers: int
     orders: int
@@ -133,16 +141,22 @@ class Demo:
 
     def _open_clicks(self, stack: contextlib.ExitStack, folder: Path) -> Clicks | None:
         """Start a broker and its clicks; return None if there is no broker."""
-        reason = missing()
+        try:
+            with extra_required("its topic"):
+                from connectors.kafka.embedded import EmbeddedKafka, missing
+                from service.demo.demo_clicks import Clicks
+            reason = missing()
+        except TidemarkError as error:
+            reason = f"{error.what}: {error.hint}"
         if reason is not None:
-            self._show(f"[yellow]without Kafka: {reason}[/]")
+            self._show(f"[yellow]without Kafka: {escape(reason)}[/]")
             return None
         broker = stack.enter_context(EmbeddedKafka())
         self._show(f"private Kafka on {broker.bootstrap}, products in a Parquet file")
         (folder / "products").mkdir()
         clicks = Clicks(broker, folder / "products", self._size.customers)
         clicks.fill()
-        self._views[demo_clicks.VIEW] = demo_clicks.QUERY
+        self._views[Clicks.view] = Clicks.query
         return clicks
 
     def _on_signal(self, *_: object) -> None:
@@ -180,7 +194,7 @@ class Demo:
         for source in () if self._clicks is None else self._clicks.sources():
             httpx.post(self._url + "/sources", json=source, timeout=60).raise_for_status()
         for name, query in self._views.items():
-            body = {"name": name, "query": query, "options": {"backfill": self._size.backfill}}
+            body = {"name": name, "query": query, "options": {"backfill": self._engine_of(name)}}
             httpx.post(self._url + "/views", json=body, timeout=60).raise_for_status()
         columns = (
             TextColumn("{task.description:22}"),
@@ -204,8 +218,20 @@ class Demo:
                     progress.update(task, **_bar(view, self._engines[name]))
                 time.sleep(0.2)
 
+    def _engine_of(self, view: str) -> str:
+        """Return the option `backfill` of a view: Spark for one of them where it can start."""
+        if self._size.backfill or view != ON_SPARK:
+            return self._size.backfill or "auto"
+        try:
+            check_spark("local", "its engine")
+        except TidemarkError as error:
+            self._show(f"[yellow]without Spark: {escape(f'{error.what}: {error.hint}')}[/]")
+            return "auto"
+        self._show(f"{view} is built by Spark")
+        return "spark"
+
     def _add_sink(self, clicks: Clicks) -> None:
-        path = f"{self._url}/views/{demo_clicks.VIEW}/sinks"
+        path = f"{self._url}/views/{clicks.view}/sinks"
         httpx.post(path, json=clicks.sink(), timeout=60).raise_for_status()
         self._verdicts[TOPIC] = Verdict()
 
@@ -242,7 +268,7 @@ class Demo:
                     for name in self._views:
                         self._get(f"/views/{name}/wait?position={position}&timeout_s=60")
                     if clicks is not None:
-                        self._await_clicks(cursor, clicks.sent)
+                        self._await_clicks(cursor, clicks)
                         connection.rollback()
                     cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                     cursor.execute("SELECT 1")
@@ -250,18 +276,19 @@ class Demo:
                         clicks.load_tally(cursor)
                         self._compare_topic(cursor, clicks)
                 for name, query in self._views.items():
-                    is_clicks = name == demo_clicks.VIEW
-                    self._compare(cursor, name, demo_clicks.EXPECTED if is_clicks else query)
+                    if clicks is not None and name == clicks.view:
+                        query = clicks.expected
+                    self._compare(cursor, name, query)
             connection.rollback()
         finally:
             connection.close()
 
-    def _await_clicks(self, cursor, sent: int) -> None:
+    def _await_clicks(self, cursor, clicks: Clicks) -> None:
         """Wait until all clicks are counted, or READY_S; the comparison finds the rest."""
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline:
-            cursor.execute(f"SELECT coalesce(sum(clicks), 0) FROM {demo_clicks.VIEW}")
-            if cursor.fetchone() == (sent,):
+            cursor.execute(f"SELECT coalesce(sum(clicks), 0) FROM {clicks.view}")
+            if cursor.fetchone() == (clicks.sent,):
                 return
             cursor.connection.rollback()
             time.sleep(0.02)
@@ -269,7 +296,7 @@ class Demo:
     def _compare_topic(self, cursor, clicks: Clicks) -> None:
         """Compare the sum of all deltas of the topic with the view's table."""
         added_up = clicks.read_deltas(READY_S)
-        cursor.execute(f"SELECT category, region, clicks, value FROM {demo_clicks.VIEW}")
+        cursor.execute(f"SELECT category, region, clicks, value FROM {clicks.view}")
         rows = Counter(cursor.fetchall())
         self._judge(TOPIC, len(rows), sum(((rows - added_up) + (added_up - rows)).values()))
 

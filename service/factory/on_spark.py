@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from connectors.extras import require_package
 from connectors.feed_source import BY_EXECUTORS, reader_of
 from connectors.postgres.catalog.catalog import SourceRow
 from connectors.postgres.evaluation.evaluator import PostgresEvaluator
-from connectors.spark.master import is_connect
+from connectors.spark.java import check_spark
 from dataflow.errors import InvariantError, SqlError, TidemarkError
 from dataflow.expressions.evaluator import Evaluator
 from dataflow.schema import Relation
@@ -54,8 +55,9 @@ def bucket_views(
 ) -> BucketViews:
     """Return the views in buckets of a process. while_waiting: as of `BucketParts`.
 
-    As for `ViewStorage`.
+    As for `ViewStorage`; TidemarkError package.missing.
     """
+    require_package("pyspark", "a view that Spark maintains")
     from connectors.spark.maintained.growth import GrowthLimits
     from connectors.spark.maintained.runtime import new_scheduler
     from service.engine.bucket_views import BucketParts, BucketViews
@@ -106,13 +108,9 @@ def check_on_spark(
     sources: all that are declared.
 
     TidemarkError spark.off, spark.no_java, spark.storage_missing, spark.storage_unsafe,
-    spark.storage_other; SqlError spark.reads_views, spark.unsupported; TemporaryError
-    spark.storage, spark.storage_absent.
+    spark.storage_other, package.missing; SqlError spark.reads_views, spark.unsupported;
+    TemporaryError spark.storage, spark.storage_absent.
     """
-    from connectors.spark.java import check_java
-    from connectors.spark.maintained.runtime import check_storage
-    from service.factory.spark_storage import known_mark
-
     if not settings.spark:
         raise TidemarkError(
             "spark.off",
@@ -126,8 +124,10 @@ def check_on_spark(
             detail=f"it reads {', '.join(map(str, definition.parents()))}",
             hint="create it with runtime spark: it computes them itself then",
         )
-    if not is_connect(settings.spark):
-        check_java()
+    check_spark(settings.spark, 'options.runtime "spark"')
+    from connectors.spark.maintained.runtime import check_storage
+    from service.factory.spark_storage import known_mark
+
     if settings.spark_storage:
         known_mark(settings)
     check_storage(settings.spark_storage, settings.spark)

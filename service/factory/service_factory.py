@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from connectors.extras import extra_required, has_package
 from connectors.feed_source import FeedSource, Reader
 from connectors.partition_cache import OnProgress
 from connectors.postgres.analysis.analyzer import PostgresAnalyzer
@@ -33,8 +34,7 @@ from connectors.shuffle_storage import Exchange, open_exchange, url_below
 from connectors.sink import SinkTable
 from connectors.source import MAIN_SOURCE
 from connectors.spark.cluster import free_cores
-from connectors.spark.java import check_java
-from connectors.spark.master import is_connect
+from connectors.spark.java import check_spark
 from connectors.spark.result import BackfillResult
 from connectors.view_sink import ViewSink
 from dataflow.errors import TidemarkError
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
 SOURCE = MAIN_SOURCE
 # Once it is found, it stays.
-_check_java = functools.cache(check_java)
+_check_spark = functools.cache(check_spark)
 # For the pages of a state that is only written.
 _COPIED_CACHE_MB = 32
 
@@ -244,13 +244,14 @@ class ServiceFactory:
         """
         machine, spark = self._machine(), self._spark_target()
         found = choose(work, machine, spark, speeds)
-        if found.engine == SPARK and not (spark.is_running or is_connect(spark.master)):
-            spark = replace(spark, missing=self._without_java())
+        is_installed = has_package("pyspark")
+        if (found.engine == SPARK or not is_installed) and not spark.is_running:
+            spark = replace(spark, missing=_without_spark(spark.master))
             found = choose(work, machine, spark, speeds)
         if requested != AUTO:
             return replace(found, engine=requested, reason=f"the view's option; {found.reason}")
         least_rows = self.settings.spark_rows
-        if least_rows is not None:
+        if least_rows is not None and is_installed:
             engine = SPARK if work.read >= least_rows or spark.is_cluster else LOCAL
             return replace(found, engine=engine, reason=f"by TIDEMARK_SPARK_ROWS; {found.reason}")
         return found
@@ -280,14 +281,6 @@ class ServiceFactory:
             has_exchange=bool(self._exchange_url),
             keeps_state=is_spark_group(settings.group),
         )
-
-    def _without_java(self) -> str:
-        """Return why Spark cannot start here, "" if it can."""
-        try:
-            _check_java()
-        except TidemarkError as error:
-            return error.what
-        return ""
 
     def new_engine(
         self, store: Store, *parts: Any, while_waiting: Callable[[], object], **more: Any
@@ -357,7 +350,8 @@ class ServiceFactory:
         return self._children.run(job, on_progress)
 
     def _run_spark(self, job: BackfillJob, on_progress: OnProgress) -> BackfillResult:
-        from connectors.spark.backfill import SparkBackfill
+        with extra_required("a backfill by Spark"):
+            from connectors.spark.backfill import SparkBackfill
 
         # Of a view that Spark maintains, state stays where its tasks find it.
         is_copied = not is_spark_group(self.settings.group)
@@ -408,3 +402,12 @@ class ServiceFactory:
         if self._spark is not None:
             self._spark.stop()
             self._spark = None
+
+
+def _without_spark(master: str) -> str:
+    """Return why sessions with a master cannot start here, "" if they can."""
+    try:
+        _check_spark(master, "Spark")
+    except TidemarkError as error:
+        return f"{error.what} ({error.hint})" if error.code == "package.missing" else error.what
+    return ""

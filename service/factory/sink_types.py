@@ -24,6 +24,8 @@ MODULES: Mapping[str, str] = {
     "mysql": "connectors.mysql.sink",
     "webhook": "connectors.http.sink",
 }
+# Extras that have more than the package which is imported first.
+_EXTRAS = {"clickhouse": "clickhouse", "delta": "lake", "iceberg": "lake"}
 
 
 def sink_connector(type_name: str) -> SinkConnector:
@@ -36,6 +38,6 @@ def sink_connector(type_name: str) -> SinkConnector:
             f'sink type "{type_name}" does not exist',
             hint=f"use one of: {', '.join(MODULES)}",
         )
-    with extra_required(f'sink type "{type_name}"'):
+    with extra_required(f'sink type "{type_name}"', _EXTRAS.get(type_name, "")):
         module = cast(SinkConnector, importlib.import_module(MODULES[type_name]))
     return guarded("sink", type_name, module)

@@ -20,7 +20,6 @@ import httpx
 
 from connectors.postgres.analysis.readiness import Check
 from connectors.postgres.catalog.catalog import SourceRow
-from connectors.spark.master import is_connect
 from dataflow.errors import TidemarkError
 from service.api.exposure import check_port
 from service.engine import state_version
@@ -123,7 +122,7 @@ def check_all(settings: Settings, *, is_deep: bool = False) -> list[Finding]:
         _probe("memory: enough for --memory", lambda: _memory(settings)),
         replace(files, is_note=True),
         _probe("port: free, or answered by Tidemark", lambda: _port(settings)),
-        _java(settings),
+        _spark(settings),
     ]
 
 
@@ -355,18 +354,16 @@ def _is_ours(settings: Settings) -> bool:
     return isinstance(answer, dict) and "pipeline" in answer
 
 
-def _java(settings: Settings) -> Finding:
-    """Return the finding about Java, which only backfills by Spark need, except Spark Connect."""
-    name = "java: for backfills by Spark"
-    if is_connect(settings.backfill_master):
-        return Finding(name, "not needed with Spark Connect")
-    found = _probe(name, _check_java)
+def _spark(settings: Settings) -> Finding:
+    """Return the finding about Spark and its Java, which only backfills by Spark need."""
+    name = "spark: for backfills by Spark"
+    found = _probe(name, lambda: _check_spark(settings.backfill_master))
     if found.problem is None:
         return Finding(name, "found")
     return Finding(name, problem=found.problem, is_note=True)
 
 
-def _check_java() -> None:
-    from connectors.spark.java import check_java
+def _check_spark(master: str) -> None:
+    from connectors.spark.java import check_spark
 
-    check_java()
+    check_spark(master, "a backfill by Spark")

