@@ -4,13 +4,14 @@
 SHELL := /bin/bash
 VENV := .venv/bin
 # Given on the command line only: how long demo and soak run, how often torture kills, how many
-# queries it generates, whether all of them read the clock, which parts of the bench run (see python -m bench --help).
+# queries it generates, whether all of them read the clock, the database to try, which parts of the bench run (see python -m bench --help).
 SECONDS :=
 KILLS := 200
 QUERIES := 10000
 SEEDS := 20000
 ONLY :=
 TEMPORAL :=
+DSN :=
 # Processes of `make test`: two for each of two cores, since tests wait for servers, and at most
 # four: each has a PostgreSQL and a Spark session of its own.
 WORKERS := $(shell [ $$(nproc) -gt 1 ] && echo 4 || echo 2)
@@ -18,13 +19,19 @@ WORKERS := $(shell [ $$(nproc) -gt 1 ] && echo 4 || echo 2)
 # Compiled modules are cached: a service starts three processes, and tests start hundreds of services.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-all quick lint console bench simulate torture queries soak package-check clean
+.PHONY: setup setup-demo demo try test test-all quick lint console bench simulate torture queries soak wheels package-check clean
 
 setup:
 	@deploy/setup.sh
 
-demo: setup  ## a private shop under live traffic; SECONDS=30 ends it, exit 0 if every check was equal
+setup-demo:
+	@deploy/setup.sh demo
+
+demo: setup-demo  ## a private shop under live traffic; SECONDS=30 ends it, exit 0 if every check was equal
 	@exec $(VENV)/tidemark demo $(if $(SECONDS),--seconds $(SECONDS))
+
+try: setup-demo  ## init, serve and the view of the README on a database of your own: make try DSN=dbname=shop
+	@exec deploy/try.sh '$(DSN)'
 
 test: setup  ## every promise and feature once; style and types are tests of it (tests/test_tidy.py)
 	@exec $(VENV)/python -m pytest --fast --second-try --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -60,10 +67,13 @@ soak: setup  ## random operations under load for SECONDS (an hour), what must no
 	@TIDEMARK_TEST_SOAK_S=$(or $(SECONDS),3600) exec $(VENV)/python -m pytest -s --timeout 0 \
 		tests/recovery/test_soak.py tests/equality/test_generated.py tests/equality/test_queries.py
 
-package-check: setup  ## the wheel in an empty environment: installed from the registry, served from there
+wheels:  ## into dist: the kernels for x86_64 and aarch64, the service, the client
+	@deploy/wheels.sh dist
+
+package-check: setup  ## the wheels in empty environments: a view is served from there
 	@deploy/package_check.sh
 
 clean:
-	rm -rf .pytest_cache .ruff_cache .hypothesis .tidemark build *.egg-info spark-warehouse metastore_db bench/data
+	rm -rf .pytest_cache .ruff_cache .hypothesis .tidemark build *.egg-info spark-warehouse metastore_db bench/data dist
 	find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
 	rm -rf .venv service/console/node_modules

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds the wheels (ours, and the native kernels'), installs them with all it needs into an empty environment, and serves from there
-# on a private PostgreSQL until the API and its pages answer and a view is live; then stops it. Takes
-# some minutes: the native kernels are built again.
+# Builds the wheels for this machine, installs them into empty environments, the service without any
+# extra, and serves from there on a private PostgreSQL until the API and its pages answer and a view
+# is live, which the client of its own wheel reads; then stops it. With a folder, such as that of
+# `make wheels`, its wheels are installed: deploy/package_check.sh dist
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -9,15 +10,19 @@ folder=$(mktemp -d)
 started=()
 trap '[ ${#started[@]} = 0 ] || kill "${started[@]}" 2>/dev/null || true; wait; rm -rf "$folder"' EXIT
 
-mkdir "$folder/source"
-git ls-files -co --exclude-standard -z -- native storage dataflow connectors service tidemark.py pyproject.toml README.md LICENSE NOTICE |
-    tar -c --null -T - | tar -x -C "$folder/source"
-python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" wheel -q --no-deps --wheel-dir "$folder" "$folder/source/native" "$folder/source"
-"$folder/venv/bin/pip" install -q "$folder"/*.whl
-"$folder/venv/bin/pip" check
+wheels=${1:+$(realpath "$1")}
+if [ -z "$wheels" ]; then
+    wheels=$folder/wheels
+    deploy/wheels.sh "$wheels" "$(uname -m)"
+fi
 cd "$folder"
+python3 -m venv venv
+venv/bin/pip install -q --find-links "$wheels" "$wheels"/tidemarkdb-*.whl
+venv/bin/pip check
 venv/bin/tidemark --version
+echo "installed: $(du -sm venv | cut -f1) MB"
+python3 -m venv client
+client/bin/pip install -q "$wheels"/tidemarkdb_client-*.whl
 
 port=$((20000 + RANDOM % 20000))
 PYTHONPATH=$root "$root/.venv/bin/python" - "$folder/dsn" <<'PYTHON' &
@@ -34,7 +39,10 @@ with EmbeddedPostgres(max(available_versions()), {"wal_level": "logical"}) as se
 PYTHON
 started+=($!)
 until [ -s dsn ]; do sleep 0.2; done
-TIDEMARK_SOURCE=$(cat dsn) TIDEMARK_PORT=$port TIDEMARK_STATE=$folder/state venv/bin/tidemark serve &
+export TIDEMARK_SOURCE TIDEMARK_PORT=$port TIDEMARK_STATE=$folder/state
+TIDEMARK_SOURCE=$(cat dsn)
+venv/bin/tidemark doctor
+venv/bin/tidemark serve &
 service=$!
 started+=("$service")
 for path in /health/live /metrics /openapi.json / /docs; do
@@ -58,5 +66,13 @@ with psycopg2.connect(sys.argv[1]) as session, session.cursor() as cursor:
 PYTHON
 venv/bin/tidemark create --url "http://127.0.0.1:$port" --wait-s 120 total "SELECT sum(amount) AS total FROM orders"
 venv/bin/tidemark verify --url "http://127.0.0.1:$port" total
+client/bin/python - "http://127.0.0.1:$port" <<'PYTHON'
+import sys
+
+import tidemark
+
+assert [row.total for row in tidemark.connect(sys.argv[1]).view("total").rows()] == [30]
+print("the client has read 30")
+PYTHON
 kill "$service"
 wait "$service" && echo "stopped"

@@ -1,10 +1,18 @@
 #!/usr/bin/env bash
-# Makes .venv with everything the project needs; done again only when pyproject.toml, native/, Python
-# or the place of the repository has changed. As root on Debian it installs what is missing (Python,
-# Rust, Java, PostgreSQL and MariaDB binaries, Maven, Chromium); as anyone else it says what to
-# install. It starts no service, makes no database cluster and changes none that is there.
+# Makes .venv with what the project needs: deploy/setup.sh demo for the demo alone (Python's packages,
+# Rust, Java, PostgreSQL's binaries, Kafka by Maven), deploy/setup.sh for everything, which is also
+# MariaDB, ClickHouse, Chromium and the packages of all extras and tests. Done again only when
+# pyproject.toml, native/, Python or the place of the repository has changed. As root on Debian it
+# installs what is missing; as anyone else it says what to install. It starts no service, makes no
+# database cluster and changes none that is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+what=${1:-all}
+case $what in
+    demo) extras=arrow,demo,kafka,spark ;;
+    all) extras=dev ;;
+    *) echo "setup: demo or all, not $what" >&2; exit 2 ;;
+esac
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 1; }
@@ -69,7 +77,7 @@ make_venv() {
     install_native
     say "installing the packages of pyproject.toml (the first time takes a few minutes)"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check \
-        --use-pep517 --editable '.[dev,lake,clickhouse]' >&2
+        --use-pep517 --editable ".[$extras]" >&2
 }
 
 # The distributions under their older names, whose files are those of today's.
@@ -146,7 +154,7 @@ install_postgres() {
 has_kafka() { [ "$(cat .venv/kafka/pom 2>/dev/null)" = "$(sha256sum <deploy/kafka/pom.xml)" ]; }
 
 no_kafka() {
-    say "no Kafka broker: $*; demo and tests go without. Later: rm $stamp && deploy/setup.sh"
+    say "no Kafka broker: $*; demo and tests go without. Later: rm $stamp* && deploy/setup.sh"
 }
 
 # The broker of demo and tests, for which the rest does not wait: where it cannot be had, it is said.
@@ -228,8 +236,15 @@ wanted() {
     sha256sum pyproject.toml deploy/setup.sh deploy/kafka/pom.xml
 }
 
+# What is done for all is done for the demo.
 is_done() {
-    [ -f "$stamp" ] && [ -x .venv/bin/tidemark ] && [ "$(wanted 2>&1)" = "$(cat "$stamp")" ]
+    local wanted made
+    [ -x .venv/bin/tidemark ] || return 1
+    wanted=$(wanted 2>&1)
+    for made in "$stamp" "$stamp-$what"; do
+        [ "$wanted" != "$(cat "$made" 2>/dev/null)" ] || return 0
+    done
+    return 1
 }
 
 is_done && exit 0
@@ -241,8 +256,12 @@ install_java
 make_venv
 install_postgres
 install_kafka
-install_mariadb
-install_clickhouse
-install_chromium
-wanted >"$stamp"
+if [ "$what" = all ]; then
+    install_mariadb
+    install_clickhouse
+    install_chromium
+    wanted >"$stamp"
+else
+    wanted >"$stamp-$what"
+fi
 say "done: .venv/bin/tidemark"
