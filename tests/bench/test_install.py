@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from bench import install
+
+MOST_CORE_MB = 250
 
 
 def _wheel(folder: Path) -> Path:
@@ -38,3 +41,13 @@ def test_the_section_has_a_row_of_each(tmp_path: Path) -> None:
     record.write_text(json.dumps({"figures": {"installed": {"client": of, "core": of, "s3": of}}}))
     rows = [line for line in install.section(record) if line.endswith("| 1,128 | 90 | 60 |")]
     assert [row.split("|")[1].strip() for row in rows] == ["`tidemarkdb-client`", "core", "`s3`"]
+
+
+def test_the_table_of_packages_is_written_from_the_figures() -> None:
+    """With each extra that there is, but what only its developers need."""
+    page = (install.ROOT / "docs" / "DEPLOY.md").read_text()
+    assert "\n".join(install.table()) in page
+    project = tomllib.loads((install.ROOT / "pyproject.toml").read_text())["project"]
+    assert {*install.PURPOSES} == {install.CORE, *project["optional-dependencies"]} - {"dev"}
+    core = json.loads(install.FIGURES.read_text())["figures"]["installed"][install.CORE]
+    assert core["mb"] <= MOST_CORE_MB
