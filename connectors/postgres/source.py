@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from connectors.feed_source import StreamClaim
+from connectors.postgres.analysis.table_list import ListedTable, list_tables
 from connectors.postgres.evaluation.sandbox import check_role
 from connectors.postgres.replication.decode import Decoder
 from connectors.postgres.replication.identity import SourceIdentity, check_identity, identify
@@ -97,9 +98,9 @@ class PostgresSource:
         """Require that views may be created with the rights of a role. SourceError source.role."""
         check_role(self._session, role)
 
-    def readable_tables(self, role: str) -> list[tuple[str, str, list[str]]]:
-        """Return (schema, table, columns) that a role may read; role "" is the service's own."""
-        return readable_tables(self._session, role)
+    def list_tables(self, role: str) -> list[ListedTable]:
+        """Return the tables that a role may read; role "" is the service's own."""
+        return list_tables(self._session, role, self._name)
 
     def identity(self) -> SourceIdentity:
         """Return system identifier, timeline and database."""
@@ -355,38 +356,3 @@ def _status_interval(wal: WalConnection, liveness_timeout_s: float) -> float:
         timeout_ms = _SENDER_TIMEOUT_MS
         wal.command(f"SELECT set_config('wal_sender_timeout', '{timeout_ms}', false)")
     return min(STATUS_S, liveness_timeout_s / 6, timeout_ms / 3000)
-
-
-# --- for completing queries -----------------------------------------------------------------------
-
-# Lists no table and no column that the role could not SELECT.
-
-MAX_COLUMNS = 20_000
-
-# Visible to a role: SELECT on the column or the table, and USAGE on the schema.
-_READABLE = """
-SELECT n.nspname::text, c.relname::text, array_agg(a.attname::text ORDER BY a.attnum)
-FROM (
-    SELECT a.attrelid, a.attname, a.attnum FROM pg_catalog.pg_attribute AS a
-    JOIN pg_catalog.pg_class AS c ON c.oid = a.attrelid
-    JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-    WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND NOT c.relispartition
-        AND n.nspname NOT IN ('information_schema', 'tidemark') AND n.nspname !~ '^pg_'
-        AND a.attnum > 0 AND NOT a.attisdropped
-        AND pg_catalog.has_schema_privilege(%(role)s, n.oid, 'USAGE')
-        AND pg_catalog.has_column_privilege(%(role)s, c.oid, a.attnum, 'SELECT')
-    ORDER BY n.nspname, c.relname, a.attnum LIMIT %(most)s
-) AS a
-JOIN pg_catalog.pg_class AS c ON c.oid = a.attrelid
-JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-GROUP BY n.nspname, c.relname ORDER BY 1, 2
-"""
-
-
-def readable_tables(session: Session, role: str) -> list[tuple[str, str, list[str]]]:
-    """Return (schema, table, columns) that a role may read; "" is the session's own. [] for a
-    missing role."""
-    if role and not session.rows("SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = %s", (role,)):
-        return []
-    named = role or session.rows("SELECT current_user::text")[0][0]
-    return session.rows(_READABLE, {"role": named, "most": MAX_COLUMNS})

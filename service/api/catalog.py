@@ -31,13 +31,13 @@ from service.api.health import StatusInputs, service_standing, view_standing, wa
 from service.api.models import (
     CreateView,
     DataflowAnswer,
-    FieldModel,
     Health,
     HistoryModel,
     PlanAnswer,
     Validation,
     ViewModel,
     ViewOptions,
+    field_models,
 )
 from service.api.placement import SPARK, placed
 from service.api.shared_nodes import dataflow_of, shared_with_others, shown
@@ -157,7 +157,7 @@ class Catalog:
             key=key_names(plan),
             why_no_key=why_no_key,
             why_bag=why_no_key,
-            fields=_field_models(output_fields.to_json(stored(plan.root.fields))),
+            fields=field_models(output_fields.to_json(stored(plan.root.fields))),
             warnings=warnings,
             in_postgres=list(plan.evaluates),
             estimated_source_rows=sum(max(0, r.row_estimate) for r in definition.relations()),
@@ -452,7 +452,7 @@ class Catalog:
             status=ViewState(standing.status),
             kind=row.kind or "",
             key=list(row.key or []),
-            fields=_field_models(row.fields or []),
+            fields=field_models(row.fields or []),
             options=dict(row.options),
             group=group,
             warnings=[*row.warnings, *warnings_of(inputs, row)],
@@ -473,10 +473,6 @@ class Catalog:
             reads=reads,
             replacing=None if row.replacing is None else dict(row.replacing),
         )
-
-
-def _field_models(facts: list[dict[str, Any]]) -> list[FieldModel]:
-    return [FieldModel(name=f["name"], type=f["type"], nullable=f["nullable"]) for f in facts]
 
 
 def _shown(position: Any) -> str:

@@ -1,30 +1,81 @@
-"""Names for completion in the console: tables, views and relations of sources, with columns.
+"""What a caller's queries can read: tables, views and relations of sources, with columns.
 
-Invariant: a caller gets only names that its query could read. Tables follow the rights of its
-database role in PostgreSQL, relations of sources their readers, and views what it may see. A reader
-without a database role can query views only, so it gets no tables and no relations of sources.
+The console browses these, completes names with them and makes examples of them. Invariant: a caller
+gets only names that its query could read. Tables follow the rights of its database role in
+PostgreSQL, relations of sources their readers, and views what it may see. A reader without a
+database role can query views only, so it gets no tables and no relations of sources.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from pydantic import BaseModel, Field
 
+from connectors.postgres.analysis.table_list import ListedTable
+from connectors.postgres.catalog.catalog import ViewRow
 from connectors.postgres.schema.sink_target import target_of
+from connectors.source import MAIN_SOURCE
 from dataflow.errors import TidemarkError
 from service.access.authorization import Authorization
 from service.access.tokens import Caller, Role
+from service.api.models import FieldModel, ProblemModel, field_models
+from service.api.problems import problem_of
 from service.factory.service_factory import ServiceFactory
 from service.runtime.log import log
+from service.views.dependencies import children_of
+from service.views.lifecycle import DesiredState
 from service.views.requested_changes import table_of
 
 
+class ReferenceModel(BaseModel):
+    """A foreign key: columns of the table, and those of another that they name."""
+
+    columns: list[str]
+    schema_name: str = Field(alias="schema", serialization_alias="schema")
+    table: str
+    references: list[str]
+
+
+class ViewName(BaseModel):
+    """A view by its name."""
+
+    schema_name: str = Field(serialization_alias="schema")
+    name: str
+
+    @classmethod
+    def of(cls, view: ViewRow) -> ViewName:
+        """Return the name of a row of the catalog."""
+        return cls(schema_name=view.schema, name=view.name)
+
+
 class TableModel(BaseModel):
-    """A relation that a query can read. kind: table, view (maintained by Tidemark), or source."""
+    """A relation that a query can read. kind: table, view (maintained by Tidemark), or source.
+
+    fields: its columns with types, as far as the caller may read them. key: of its primary key.
+    views: those of the caller's views that read it. The last five are of the database's tables.
+    """
 
     schema_name: str = Field(serialization_alias="schema")
     name: str
     kind: str
     columns: list[str]
+    fields: list[FieldModel] = []
+    key: list[str] = []
+    rows: int | None = Field(default=None, description="estimated by PostgreSQL; null if unknown")
+    views: list[ViewName] = []
+    table_kind: str | None = Field(
+        default=None,
+        description="table, partitioned table, view of the database, materialized view or foreign"
+        " table",
+    )
+    references: list[ReferenceModel] = []
+    replica_identity: str | None = Field(
+        default=None, description="default, full, index or nothing"
+    )
+    is_published: bool | None = Field(default=None, description="in the publication of the service")
+    problem: ProblemModel | None = Field(default=None, description="why no view can read it")
 
 
 class TableList(BaseModel):
@@ -47,40 +98,86 @@ class Completion:
         self._authorization.require(by, "table.list")
         views = self._control.list_views()
         visible = self._authorization.visible(by, views)
-        found = [
-            TableModel(schema_name=v.schema, name=v.name, kind="view", columns=_names(v.fields))
-            for v in visible
-        ]
+        found = [_view(v, visible) for v in visible]
         readable = self._authorization.readable_relations(by, "table.list")
         for source in self._control.list_sources():
             for relation in () if source.is_database else source.relations:
                 if readable is not None and (source.name, relation["name"]) not in readable:
                     continue
-                names = _names(relation["fields"])
-                found.append(
-                    TableModel(
-                        schema_name=source.name, name=relation["name"], kind="source", columns=names
-                    )
-                )
+                found.append(_relation(source.name, relation, visible))
         # Hide the tables of views: visible ones are listed as views, others not at all.
         hidden = {(v.schema, v.name) for v in views}
         hidden |= {(v.schema, target_of(table_of(v)).name) for v in views if v.fields}
         found += [
-            TableModel(schema_name=schema, name=name, kind="table", columns=columns)
-            for schema, name, columns in self._tables(by)
-            if (schema, name) not in hidden and not name.startswith("_tidemark")
+            _table(table, visible)
+            for table in self._tables(by)
+            if (table.schema, table.name) not in hidden and not table.name.startswith("_tidemark")
         ]
         return TableList(tables=sorted(found, key=lambda t: (t.schema_name, t.name)))
 
-    def _tables(self, by: Caller) -> list[tuple[str, str, list[str]]]:
+    def _tables(self, by: Caller) -> list[ListedTable]:
         if not by.db_role and by.role < Role.OPERATOR:
             return []
         try:
-            return self._factory.source.readable_tables(by.db_role)
+            return self._factory.source.list_tables(by.db_role)
         except TidemarkError as error:
             log.info("tables.unlisted", code=error.code)
             return []
 
 
-def _names(fields: list[dict[str, object]] | None) -> list[str]:
-    return [str(field["name"]) for field in fields or ()]
+def _view(view: ViewRow, visible: Iterable[ViewRow]) -> TableModel:
+    fields = view.fields or []
+    return TableModel(
+        schema_name=view.schema,
+        name=view.name,
+        kind="view",
+        columns=[str(field["name"]) for field in fields],
+        fields=field_models(fields),
+        key=view.key or [],
+        views=[ViewName.of(child) for child in children_of(view, visible)],
+    )
+
+
+def _relation(source: str, relation: dict[str, Any], visible: Iterable[ViewRow]) -> TableModel:
+    name = relation["name"]
+    return TableModel(
+        schema_name=source,
+        name=name,
+        kind="source",
+        columns=[str(field["name"]) for field in relation["fields"]],
+        fields=field_models(relation["fields"]),
+        key=relation.get("key") or [],
+        views=_readers(visible, source, source, name),
+    )
+
+
+def _table(table: ListedTable, visible: Iterable[ViewRow]) -> TableModel:
+    return TableModel(
+        schema_name=table.schema,
+        name=table.name,
+        kind="table",
+        columns=[field["name"] for field in table.fields],
+        fields=field_models(table.fields),
+        key=table.key,
+        rows=table.rows,
+        views=_readers(visible, MAIN_SOURCE, table.schema, table.name),
+        table_kind=table.kind,
+        references=[ReferenceModel.model_validate(found) for found in table.references],
+        replica_identity=table.identity or None,
+        is_published=table.is_published,
+        problem=None if table.refusal is None else problem_of(table.refusal),
+    )
+
+
+def _readers(visible: Iterable[ViewRow], source: str, schema: str, name: str) -> list[ViewName]:
+    """Return the views that read a relation directly."""
+    key = (source, schema, name)
+    return [
+        ViewName.of(view)
+        for view in visible
+        if view.desired != DesiredState.DROPPED
+        and any(
+            (one["source"], one["schema"], one["name"]) == key
+            for one in (view.plan or {}).get("asks", [])
+        )
+    ]

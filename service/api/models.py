@@ -7,6 +7,7 @@ is refused instead of ignored. Docstrings and descriptions are public: they appe
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -46,31 +47,15 @@ Text = Annotated[str, Field(pattern="^[^\\x00]*$")]
 OptionValue = str | int | float | dict[str, str] | None
 
 
+def _option(title: str, description: str, *, unit: str = "", is_rare: bool = True) -> Any:
+    """Return what a form shows of an option (connectors/option_schema.py)."""
+    shown: dict[str, Any] = {"x-unit": unit} if unit else {}
+    shown |= {"x-advanced": True} if is_rare else {}
+    return Field(title=title, description=description, json_schema_extra=shown)
+
+
 class ViewOptions(BaseModel):
-    """Options of a view. backfill: "auto" uses the engine that is estimated to end sooner.
-
-    runtime: "spark" maintains the view by tasks of a Spark cluster, in a group of its own; "auto"
-    does so if its state is large (docs/SCALE.md).
-
-    group: views of one group show the same position. Each further group has its own pipeline
-    process, slot and epochs; its views cannot read views of another group.
-    changes_retention_s: seconds to retain the view's changes, even without subscribers.
-    max_rows: maximum estimated rows of any part of the plan; default 10,000,000,000.
-    history: how long the view's past is retained, such as "7 days"; "none" for not at all
-    (docs/HISTORY.md).
-    now: "moving" makes now() the clock of each epoch; "pinned" fixes it when the view is built
-    (docs/TIME.md).
-    refresh: how often values of now() in the select list change, such as "10 s"; without it they
-    are refused.
-    time_zone: of dates, intervals and casts of timestamptz, by PostgreSQL's name.
-    lateness: by "table.column" how much later than the greatest value a row may come, as text: "1
-    hour". late: what becomes of a later row: "applied" leaves the view exact, "dead-letter" leaves
-    the row out, "error" fails the view. lateness_by: by "table.column" the column of which each
-    value counts on its own, the least of them for all. idle_timeout_s: after which a value of it
-    that has no newer rows does not count. emit: "final" sends subscribers and additional sinks each
-    row once, when its window is closed. window: the output column that begins a window, and its
-    length. retain: how long after its end a window is frozen and its state freed.
-    """
+    """Options of a view; the console's form is made from them."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -83,24 +68,147 @@ class ViewOptions(BaseModel):
         named = {k: v for k, v in given.items() if k != "most_rows"}
         return {"max_rows": given["most_rows"], **named}
 
-    backfill: Literal["auto", "spark", "local"] = "auto"
-    runtime: Literal["local", "spark", "auto"] = "local"
-    group: str = Field("default", pattern=r"^[a-z][a-z0-9]{0,23}$")
-    changes_retention_s: Whole | None = Field(None, ge=1, le=31_536_000)
-    max_rows: Whole | None = Field(None, ge=1, le=1_000_000_000_000_000)
-    now: Literal["pinned", "moving"] = "moving"
-    refresh: str | None = Field(None, pattern=f"^{REFRESH.pattern}$")
-    time_zone: str = Field(UTC, min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_+/-]+$")
-    history: str | None = Field(
-        None, pattern=r"^(none|[1-9][0-9]{0,5} (second|minute|hour|day|week)s?)$"
-    )
-    lateness: dict[Text, Text] | None = Field(None, min_length=1, max_length=16)
-    late: Literal["applied", "dead-letter", "error"] = "applied"
-    lateness_by: dict[Text, Text] | None = Field(None, min_length=1, max_length=16)
-    idle_timeout_s: Number | None = Field(None, gt=0, le=31_536_000)
-    emit: Literal["changes", "final"] = "changes"
-    window: dict[Text, Text] | None = Field(None, min_length=1, max_length=1)
-    retain: Text | None = Field(None, min_length=1, max_length=100)
+    backfill: Annotated[
+        Literal["auto", "spark", "local"],
+        _option(
+            "Backfill",
+            "What reads the tables for the first time; auto uses the engine that is estimated to"
+            " end sooner.",
+            is_rare=False,
+        ),
+    ] = "auto"
+    runtime: Annotated[
+        Literal["local", "spark", "auto"],
+        _option(
+            "Runtime",
+            "What maintains the view. spark: tasks of a Spark cluster, in a group of its own; auto"
+            " does so if its state is large (docs/SCALE.md).",
+            is_rare=False,
+        ),
+    ] = "local"
+    group: Annotated[
+        str,
+        _option(
+            "Group",
+            "Views of one group show the same position. Each further group has its own pipeline"
+            " process, slot and epochs; its views cannot read views of another group.",
+            is_rare=False,
+        ),
+        Field(pattern=r"^[a-z][a-z0-9]{0,23}$"),
+    ] = "default"
+    history: Annotated[
+        str | None,
+        _option(
+            "History",
+            'How long the view\'s past is retained, such as "7 days"; "none" for not at all'
+            " (docs/HISTORY.md).",
+            is_rare=False,
+        ),
+        Field(
+            pattern=r"^(none|[1-9][0-9]{0,5} (second|minute|hour|day|week)s?)$",
+            examples=["7 days"],
+        ),
+    ] = None
+    time_zone: Annotated[
+        str,
+        _option(
+            "Time zone",
+            "Of dates, intervals and casts of timestamptz, by PostgreSQL's name.",
+            is_rare=False,
+        ),
+        Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_+/-]+$"),
+    ] = UTC
+    now: Annotated[
+        Literal["pinned", "moving"],
+        _option(
+            "now()",
+            "moving makes now() the clock of each epoch; pinned fixes it when the view is built"
+            " (docs/TIME.md).",
+        ),
+    ] = "moving"
+    refresh: Annotated[
+        str | None,
+        _option(
+            "Refresh",
+            'How often values of now() in the select list change, such as "10 s"; without it they'
+            " are refused.",
+        ),
+        Field(pattern=f"^{REFRESH.pattern}$", examples=["10 s"]),
+    ] = None
+    max_rows: Annotated[
+        Whole | None,
+        _option(
+            "Maximum rows",
+            "Maximum estimated rows of any part of the plan; default 10,000,000,000.",
+            unit="rows",
+        ),
+        Field(ge=1, le=1_000_000_000_000_000),
+    ] = None
+    changes_retention_s: Annotated[
+        Whole | None,
+        _option(
+            "Changes retained",
+            "How long the view's changes are retained, even without subscribers.",
+            unit="s",
+        ),
+        Field(ge=1, le=31_536_000),
+    ] = None
+    lateness: Annotated[
+        dict[Text, Text] | None,
+        _option(
+            "Lateness",
+            'By "table.column" how much later than the greatest value a row may come, as text: "1'
+            ' hour".',
+        ),
+        Field(min_length=1, max_length=16),
+    ] = None
+    late: Annotated[
+        Literal["applied", "dead-letter", "error"],
+        _option(
+            "Late rows",
+            "What becomes of a later row: applied leaves the view exact, dead-letter leaves the row"
+            " out, error fails the view.",
+        ),
+    ] = "applied"
+    lateness_by: Annotated[
+        dict[Text, Text] | None,
+        _option(
+            "Lateness by",
+            'By "table.column" the column of which each value counts on its own, the least of them'
+            " for all.",
+        ),
+        Field(min_length=1, max_length=16),
+    ] = None
+    idle_timeout_s: Annotated[
+        Number | None,
+        _option(
+            "Idle timeout",
+            "After which a value of it that has no newer rows does not count.",
+            unit="s",
+        ),
+        Field(gt=0, le=31_536_000),
+    ] = None
+    emit: Annotated[
+        Literal["changes", "final"],
+        _option(
+            "Emit",
+            "final sends subscribers and additional sinks each row once, when its window is"
+            " closed.",
+        ),
+    ] = "changes"
+    window: Annotated[
+        dict[Text, Text] | None,
+        _option("Window", "The output column that begins a window, and its length."),
+        Field(min_length=1, max_length=1),
+    ] = None
+    retain: Annotated[
+        Text | None,
+        _option(
+            "Retain",
+            "How long after its end a window is frozen and its state freed.",
+        ),
+        Field(min_length=1, max_length=100, examples=["7 days"]),
+    ] = None
 
     @field_validator("group")
     @classmethod
@@ -157,6 +265,11 @@ class FieldModel(BaseModel):
     name: str
     type: str
     nullable: bool
+
+
+def field_models(facts: Iterable[Mapping[str, Any]]) -> list[FieldModel]:
+    """Return columns as the catalog stores them (service/engine/output_fields.py)."""
+    return [FieldModel(name=f["name"], type=f["type"], nullable=f["nullable"]) for f in facts]
 
 
 class ProblemModel(BaseModel):

@@ -22,16 +22,30 @@ class CreateToken(BaseModel):
     )
 
     name: str = Field(
-        pattern=r"^[A-Za-z0-9._@-]{1,63}$", description="the user or program of the token"
+        title="Name",
+        pattern=r"^[A-Za-z0-9._@-]{1,63}$",
+        description="the user or program of the token",
+        examples=["grafana"],
     )
-    role: Literal["reader", "operator", "admin"]
+    role: Literal["reader", "operator", "admin"] = Field(
+        title="Role",
+        description="reader: rows and views; operator: also creates and drops; admin: also tokens",
+    )
     db_role: Text | None = Field(
         None,
+        title="Database role",
         min_length=1,
         max_length=63,
         description="database role whose rights apply to the token's views; null: the service's",
     )
-    expires_days: Number | None = Field(None, gt=0, le=36500, description="null: never")
+    expires_days: Number | None = Field(
+        None,
+        title="Expires after",
+        gt=0,
+        le=36500,
+        description="null: never",
+        json_schema_extra={"x-unit": "days"},
+    )
 
 
 class TokenModel(BaseModel):

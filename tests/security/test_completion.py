@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,10 @@ CREATE TABLE hidden (id int PRIMARY KEY);
 CREATE TABLE closed.inside (id int PRIMARY KEY);
 CREATE TABLE "Odd.Name" (id int PRIMARY KEY, gone int, "a b" int);
 ALTER TABLE "Odd.Name" DROP COLUMN gone;
+CREATE TABLE parts (id int, of int REFERENCES open, also int REFERENCES hidden, note text);
+CREATE MATERIALIZED VIEW copied AS SELECT id FROM open;
 GRANT SELECT (id, shown) ON open TO {0};
+GRANT SELECT ON parts TO {0};
 GRANT SELECT ON closed.inside, "Odd.Name" TO {0};
 """
 
@@ -44,12 +48,14 @@ def test_only_what_the_caller_may_read_is_named(postgres: EmbeddedPostgres, tmp_
         assert whole["closed.inside"] == ("table", ["id"])
         assert whole["public.Odd.Name"] == ("table", ["id", "a b"])
         names = {name.partition(".")[0] for name in whole}
-        assert names == {"public", "closed"} and len(whole) == 6, whole
+        assert names == {"public", "closed"} and len(whole) == 8, whole
         of_ann = _token(service, "of_ann", "reader", admin, ann)
         assert _tables(service, of_ann) == {
             "public.open": ("table", ["id", "shown"]),
             "public.Odd.Name": whole["public.Odd.Name"],
+            "public.parts": whole["public.parts"],
         }
+        _check_facts(_facts(service, admin), _facts(service, of_ann))
         database.execute(f"GRANT SELECT ON all_open TO {ann}")
         assert _tables(service, of_ann)["public.all_open"] == ("view", ["id", "secret"])
         # It reads views alone, with whose rights they ever were made.
@@ -69,8 +75,36 @@ def _token(
 
 
 def _tables(service: RunningService, token: str) -> dict[str, tuple[str, list[str]]]:
+    return {name: (t["kind"], t["columns"]) for name, t in _facts(service, token).items()}
+
+
+def _facts(service: RunningService, token: str) -> dict[str, dict[str, Any]]:
     headers = {"Authorization": f"Bearer {token}"}
     answer = http.get(f"{service.url}/tables", headers=headers, timeout=60)
     assert answer.status_code == 200, answer.text
-    found = answer.json()["tables"]
-    return {f"{t['schema']}.{t['name']}": (t["kind"], t["columns"]) for t in found}
+    return {f"{t['schema']}.{t['name']}": t for t in answer.json()["tables"]}
+
+
+def _check_facts(whole: dict[str, dict[str, Any]], of_ann: dict[str, dict[str, Any]]) -> None:
+    """What the catalogs of PostgreSQL say of each table, and a role sees no end of a reference that
+    it may not read."""
+    opened, parts = whole["public.open"], whole["public.parts"]
+    assert opened["key"] == ["id"] and opened["replica_identity"] == "default"
+    assert opened["is_published"]
+    assert sorted((v["schema"], v["name"]) for v in opened["views"]) == [
+        ("public", "all_open"),
+        ("public", "twice"),
+    ]
+    assert opened["problem"] is None and opened["table_kind"] == "table"
+    assert opened["fields"][0] == {"name": "id", "type": "integer", "nullable": False}
+    assert [(r["columns"], r["table"], r["references"]) for r in parts["references"]] == [
+        (["also"], "hidden", ["id"]),
+        (["of"], "open", ["id"]),
+    ]
+    assert parts["problem"]["code"] == "source.no_replica_identity"
+    assert not parts["is_published"] and parts["views"] == [] and parts["key"] == []
+    assert whole["public.copied"]["problem"]["code"] == "source.relation_kind"
+    assert whole["public.copied"]["replica_identity"] is None
+    assert [r["table"] for r in of_ann["public.parts"]["references"]] == ["open"]
+    assert of_ann["public.open"]["views"] == []
+    assert [f["name"] for f in of_ann["public.open"]["fields"]] == ["id", "shown"]

@@ -225,25 +225,44 @@ def check_disk(session: Session) -> Check:
 
 def check_tables(session: Session, role: str, tables: Sequence[str] | None = None) -> list[Check]:
     """Check the tables for a role: one check for all usable ones, one for each of the others."""
-    selected = None if tables is None else list(tables)
-    found = session.rows(_TABLES, {"role": role, "tables": selected})
-    checks, well = [], 0
-    for schema, name, *facts in found:
-        relation = RelationName("", schema, name)
-        try:
-            check_table(relation, TableFacts(*facts))
-            well += 1
-        except SourceError as error:
-            is_optional = tables is None
-            checks.append(
-                Check(f"source: table {relation}", problem=error, is_optional=is_optional)
-            )
-    existing = {f"{schema}.{name}" for schema, name, *_ in found}
+    found = _table_facts(session, role, tables)
+    checks = [
+        Check(f"source: table {relation}", problem=error, is_optional=tables is None)
+        for relation, facts in found
+        if (error := _refusal(relation, facts)) is not None
+    ]
+    well = len(found) - len(checks)
+    existing = {f"{relation.schema}.{relation.name}" for relation, _ in found}
     if tables is not None and len(existing) < len(set(tables)):
         what = f"{len(set(tables)) - len(existing)} of the named tables do not exist"
         problem = SourceError("source.table_missing", what, detail=f"found: {sorted(existing)}")
         checks.append(Check("source: tables", problem=problem))
     return [Check("source: tables", f"{well} of {len(found)} can be published"), *checks]
+
+
+def refusals(session: Session, role: str) -> dict[tuple[str, str], SourceError]:
+    """Return by (schema, name) why the tables that a role could not publish are refused."""
+    found = {
+        (relation.schema, relation.name): _refusal(relation, facts)
+        for relation, facts in _table_facts(session, role, None)
+    }
+    return {name: error for name, error in found.items() if error is not None}
+
+
+def _table_facts(
+    session: Session, role: str, tables: Sequence[str] | None
+) -> list[tuple[RelationName, TableFacts]]:
+    selected = None if tables is None else list(tables)
+    found = session.rows(_TABLES, {"role": role, "tables": selected})
+    return [(RelationName("", s, name), TableFacts(*facts)) for s, name, *facts in found]
+
+
+def _refusal(relation: RelationName, facts: TableFacts) -> SourceError | None:
+    try:
+        check_table(relation, facts)
+    except SourceError as error:
+        return error
+    return None
 
 
 def _role_checks(facts: tuple, session: Session, publication: str) -> list[Callable[[], Check]]:

@@ -146,6 +146,16 @@ def _as_stored(text: str, column: Field) -> str:
     return text if column.type.typmod == -1 else f"({text})::{column.type.name}"
 
 
+def refused_kind(kind: str, title: str) -> SourceError:
+    """Return the refusal of what is no table. kind: relkind; title: schema.name."""
+    word = _KINDS.get(kind, "relation of another kind")
+    return SourceError(
+        "source.relation_kind",
+        f'"{title}" is a {word}, and PostgreSQL does not publish its changes',
+        hint="use its base tables in the query, or copy it into a table",
+    )
+
+
 def _check(found: FoundRelation) -> None:
     if found.schema in _LEFT_OUT:
         raise SourceError(
@@ -154,12 +164,7 @@ def _check(found: FoundRelation) -> None:
             hint="remove it from the view's query",
         )
     if found.kind not in ("r", "p"):
-        kind = _KINDS.get(found.kind, "relation of another kind")
-        raise SourceError(
-            "source.relation_kind",
-            f'"{found.title}" is a {kind}, and PostgreSQL does not publish its changes',
-            hint="use its base tables in the query, or copy it into a table",
-        )
+        raise refused_kind(found.kind, found.title)
     if found.persistence != "p":
         raise SourceError(
             "source.not_logged",
