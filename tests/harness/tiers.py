@@ -124,6 +124,7 @@ CASES = {
     ),
     "connectors/test_time_zones.py::test_every_change_of_a_zone": ("Australia/Lord_Howe",),
     "console/test_console.py::test_every_screen_is_accessible_and_narrow": ("light",),
+    "console/test_first_visit.py::test_everything_is_there_on_a_phone": ("light",),
     "end_to_end/test_lateness.py::test_a_reloaded_table_has_no_late_rows": ("TRUNCATE*",),
     "end_to_end/test_serve.py::test_a_dsn_that_is_wrong": ("port",),
     "equality/test_buckets.py::test_views_in_buckets_equal_their_queries": ("hr", "shop"),

@@ -1,13 +1,12 @@
 // The entry point: styles, the frame around the screens, global keyboard shortcuts.
 import { render } from "preact";
-import { lazy, Suspense } from "preact/compat";
 import { useEffect, useState } from "preact/hooks";
-import { learnRoutes, mayOperate, needsToken, token } from "./lib/api";
+import { learnRoutes, mayAdminister, mayOperate, needsToken, offers, token } from "./lib/api";
 import { useKeys } from "./lib/keys";
 import { refresh, overview, start, unreachable } from "./lib/live";
 import { address, go } from "./lib/router";
 import { apply, theme, turnTheme } from "./lib/theme";
-import { Skeleton } from "./parts/basic";
+import { later } from "./parts/later";
 import { Toasts } from "./parts/toasts";
 import { HelpDialog } from "./screens/help";
 import { HealthScreen } from "./screens/health";
@@ -20,31 +19,26 @@ import "./style/base.css";
 import "./style/parts.css";
 import "./style/screens.css";
 
-const NewSourceScreen = lazy(() => import("./screens/source_form").then((m) => m.NewSourceScreen));
-const ChangeSourceScreen = lazy(() => import("./screens/source_form").then((m) => m.ChangeSourceScreen));
-const EditorScreen = lazy(() => import("./screens/editor").then((m) => m.EditorScreen));
+const NewSourceScreen = later(() => import("./screens/source_form").then((m) => m.NewSourceScreen));
+const ChangeSourceScreen = later(() => import("./screens/source_form").then((m) => m.ChangeSourceScreen));
+const EditorScreen = later(() => import("./screens/editor").then((m) => m.EditorScreen));
+const TablesScreen = later(() => import("./screens/tables").then((m) => m.TablesScreen));
+const QueryScreen = later(() => import("./screens/query").then((m) => m.QueryScreen));
+const TokensScreen = later(() => import("./screens/tokens").then((m) => m.TokensScreen));
 
 const THEME_SIGNS: Record<string, string> = { system: "◐", light: "○", dark: "●" };
 
 function Screen() {
   const { screen, name, tab, query } = address.value;
   if (screen === "view") return <ViewScreen key={name} name={name} />;
-  if (screen === "new-source" || (screen === "source" && tab === "change")) {
-    return (
-      <Suspense fallback={<Skeleton rows={8} wide />}>
-        {screen === "source" ? <ChangeSourceScreen key={name} name={name} /> : <NewSourceScreen />}
-      </Suspense>
-    );
-  }
+  if (screen === "new-source") return <NewSourceScreen />;
+  if (screen === "source" && tab === "change") return <ChangeSourceScreen key={name} name={name} />;
   if (screen === "source") return <SourceScreen key={name} name={name} />;
   if (screen === "health") return <HealthScreen />;
-  if (screen === "new") {
-    return (
-      <Suspense fallback={<Skeleton rows={8} wide />}>
-        <EditorScreen key={query.toString()} replaces={query.get("replace") ?? ""} />
-      </Suspense>
-    );
-  }
+  if (screen === "tables") return <TablesScreen schema={name} name={tab} />;
+  if (screen === "query") return <QueryScreen key={query.toString()} />;
+  if (screen === "tokens") return <TokensScreen />;
+  if (screen === "new") return <EditorScreen key={query.toString()} replaces={query.get("replace") ?? ""} />;
   return <ListScreen />;
 }
 
@@ -56,6 +50,8 @@ function App() {
     t: turnTheme,
     n: () => mayOperate() && go("#/new"),
     "g v": () => go("#/"),
+    "g t": () => go("#/tables"),
+    "g q": () => go("#/query"),
     "g h": () => go("#/health"),
   });
   useEffect(() => {
@@ -72,11 +68,14 @@ function App() {
           <span>Tidemark</span>
         </a>
         <nav aria-label="Screens">
-          <NavLink href="#/" isHere={["list", "view", "source", "new-source", "unknown"].includes(screen)}>Views</NavLink>
+          <NavLink href="#/" isHere={["list", "view", "new", "source", "new-source", "unknown"].includes(screen)}>Views</NavLink>
+          {offers("GET /tables") && <NavLink href="#/tables" isHere={screen === "tables"}>Tables</NavLink>}
+          {offers("POST /query") && <NavLink href="#/query" isHere={screen === "query"}>Query</NavLink>}
           <NavLink href="#/health" isHere={screen === "health"}>
             Health
             {health === "degraded" && <span class="alarm" role="img" aria-label="degraded" />}
           </NavLink>
+          {mayAdminister() && <NavLink href="#/tokens" isHere={screen === "tokens"}>Tokens</NavLink>}
         </nav>
         <div class="tools">
           {mayOperate() && <a class="button primary small" href="#/new">New view</a>}
@@ -118,8 +117,11 @@ function skip(event: Event): void {
 }
 
 function titleOf(): string {
-  const { screen, name } = address.value;
-  const part = { view: name, source: name, new: "New view", "new-source": "New source", health: "Health", list: "", unknown: "" }[screen];
+  const { screen, name, tab } = address.value;
+  const part = {
+    view: name, source: name, new: "New view", "new-source": "New source", tables: tab || "Tables", query: "Query",
+    health: "Health", tokens: "Tokens", list: "", unknown: "",
+  }[screen];
   return part ? `${part} · Tidemark` : "Tidemark";
 }
 

@@ -39,6 +39,10 @@ export function keepToken(value: string): void {
   needsToken.value = false;
 }
 
+export function mayAdminister(): boolean {
+  return role.value === "admin";
+}
+
 export function mayOperate(): boolean {
   return role.value === "operator" || role.value === "admin";
 }
@@ -109,6 +113,18 @@ export function optionSchemas(request: string): Record<string, Schema> {
   const options = schemas.value[request]?.properties?.options as Record<string, unknown> | undefined;
   const named = Object.entries((options?.[OPTIONS_BY_TYPE] ?? {}) as Record<string, string>);
   return Object.fromEntries(named.map(([type, at]) => [type, schemas.value[at.split("/").at(-1) ?? ""] ?? {}]));
+}
+
+/** The schema of a request's body, or of a part of it, such as ViewOptions. */
+export function bodySchema(name: string): Schema {
+  const { properties = {}, ...rest } = schemas.value[name] ?? {};
+  return { ...rest, properties: Object.fromEntries(Object.entries(properties).map(([option, one]) => [option, present(one)])) };
+}
+
+/** An option that may be null as one that may be left out; objects with any names as such. */
+function present({ anyOf, default: value, ...schema }: Schema): Schema {
+  const found = anyOf?.find((one) => one.type !== "null") ?? {};
+  return { ...found, ...schema, ...(value === null || value === undefined ? {} : { default: value }) };
 }
 
 export async function learnRoutes(): Promise<void> {

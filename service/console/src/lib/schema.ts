@@ -14,6 +14,7 @@ export interface Schema {
   required?: string[];
   additionalProperties?: Schema | boolean;
   items?: Schema;
+  anyOf?: Schema[];
   minimum?: number;
   maximum?: number;
   deprecated?: boolean;

@@ -1,8 +1,8 @@
 // The small components that every screen uses.
 import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { asProblem, type Problem } from "../lib/api";
-import type { ReportedError } from "../lib/live";
+import { type ReportedError, unreachable } from "../lib/live";
 import { tell } from "./toasts";
 
 /** Untrusted text, isolated so that its direction does not affect the text around it. */
@@ -42,7 +42,25 @@ export function Figure({ label, children, note }: {
   );
 }
 
+const PATIENCE_MS = 4000;
+
+/** Bars while the service is asked; a sentence instead when there is no answer. */
 export function Skeleton({ rows = 3, wide = false }: { rows?: number; wide?: boolean }) {
+  const [isLate, setLate] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setLate(true), PATIENCE_MS);
+    return () => clearTimeout(timer);
+  }, []);
+  const gone = unreachable.value;
+  if (gone || isLate) {
+    return (
+      <p class="nothing" role="status">
+        {!gone ? "No answer yet. This is here as soon as the service has one."
+          : gone.status === 0 ? "The service does not answer. This is here as soon as it does."
+          : <>Nothing can be shown: <Text>{gone.title}</Text>. {gone.hint && <Text>{gone.hint}</Text>}</>}
+      </p>
+    );
+  }
   return (
     <div class={wide ? "skeleton wide" : "skeleton"} role="status" aria-label="loading">
       {Array.from({ length: rows }, (_, i) => <span key={i} />)}

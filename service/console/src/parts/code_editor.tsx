@@ -10,8 +10,11 @@ import {
   lineNumbers, placeholder,
 } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
-import { useEffect, useRef } from "preact/hooks";
-import type { Position } from "../lib/api";
+import { useEffect, useMemo, useRef } from "preact/hooks";
+import { offers, type Position } from "../lib/api";
+import { sqlWord } from "../lib/names";
+import { type Table } from "../lib/tables";
+import { usePolled } from "../lib/use";
 
 const setMark = StateEffect.define<{ from: number; to: number } | null>();
 const wrong = Decoration.mark({ class: "cm-wrong", attributes: { "aria-invalid": "true" } });
@@ -54,7 +57,22 @@ const colours = HighlightStyle.define([
   { tag: tags.typeName, color: "var(--sql-number)" },
 ]);
 
-export type { SQLNamespace };
+/** The tables that this caller may read; the schema is omitted if it is not needed. */
+export function useNames(): SQLNamespace {
+  const { value: reported } = usePolled<{ tables: Table[] }>(offers("GET /tables") ? "/tables" : null);
+  return useMemo(() => {
+    const found: Record<string, SQLNamespace> = {};
+    for (const table of reported?.tables ?? []) {
+      const columns = table.columns.map((column) => ({ label: column, apply: sqlWord(column), type: "property" }));
+      if (table.schema === "public") found[escaped(table.name)] = columns;
+      found[`${escaped(table.schema)}.${escaped(table.name)}`] = columns;
+    }
+    return found;
+  }, [reported]);
+}
+
+/** A dot inside a name does not separate names. */
+const escaped = (name: string): string => name.replaceAll("\\", "\\\\").replaceAll(".", "\\.");
 
 const languageOf = (names: SQLNamespace) => sql({ dialect: PostgreSQL, schema: names, upperCaseKeywords: true });
 

@@ -1,40 +1,20 @@
 // A new view, or another query for one, validated by PostgreSQL while it is written.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { asProblem, call, offers, type Position, type Problem, viewPath } from "../lib/api";
-import { bytes, count, plural, rate, seconds } from "../lib/format";
-import { sqlName, titleOf } from "../lib/names";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { asProblem, bodySchema, call, offers, type Position, type Problem, viewPath } from "../lib/api";
+import { count, seconds } from "../lib/format";
+import { titleOf } from "../lib/names";
+import { type OptionsState, useOptions } from "../lib/options";
 import { address, viewHref } from "../lib/router";
+import type { Schema } from "../lib/schema";
+import { queryHref } from "../lib/tables";
 import { usePolled, useWork } from "../lib/use";
 import { BackfillNote } from "../parts/backfill";
-import { ProblemNote, Skeleton, Snippet, Status, Text } from "../parts/basic";
+import { ProblemNote, Skeleton, Status, Text } from "../parts/basic";
+import { Answer, type Validation } from "../parts/cost";
 import { ReplacingNote } from "../parts/replacing";
-import { CodeEditor, type SQLNamespace } from "../parts/code_editor";
-import { Fields } from "../parts/fields";
+import { CodeEditor, useNames } from "../parts/code_editor";
+import { OptionsForm, type Refusal } from "../parts/options_form";
 import type { ViewFacts } from "./view";
-
-interface Estimate {
-  source_rows?: number | null;
-  output_rows?: number | null;
-  state_bytes?: number | null;
-  backfill_s?: number | null;
-  engine?: string;
-  amplification?: Record<string, { rows_out: number; rows_touched: number }>;
-  notes?: string[];
-  risks?: { operator: string; why: string; hint: string }[];
-}
-
-interface Validation {
-  kind: string;
-  key: string[];
-  why_no_key: string;
-  fields: { name: string; type: string; nullable: boolean }[];
-  warnings: string[];
-  in_postgres: string[];
-  estimated_source_rows: number;
-  backfill: string;
-  plan: string;
-  estimate?: Estimate | null;
-}
 
 const PAUSE_MS = 250;
 const DRAFT = "tidemark.draft";
@@ -54,23 +34,33 @@ function keptDraft(): Draft {
 
 export function EditorScreen({ replaces }: { replaces: string }) {
   const { value: view, problem } = usePolled<ViewFacts>(replaces ? viewPath(replaces) : null);
-  if (replaces && !view) {
+  const schema = optionsOf(replaces !== "");
+  if (replaces && !(view && schema.properties)) {
     return <div class="screen"><h1>Replace</h1>{problem ? <ProblemNote problem={problem} /> : <Skeleton rows={6} wide />}</div>;
   }
-  const given = address.value.query.get("query");
-  const draft = view ? { name: titleOf(view), query: view.query } : given ? { name: "", query: given } : keptDraft();
-  return <Editor start={draft} replaces={replaces} />;
+  const { query: given } = address.value;
+  const draft = view
+    ? { name: titleOf(view), query: view.query }
+    : given.get("query") ? { name: given.get("name") ?? "", query: given.get("query") ?? "" } : keptDraft();
+  return <Editor start={draft} replaces={view ?? null} schema={schema} />;
 }
 
-function Editor({ start, replaces }: { start: Draft; replaces: string }) {
+/** The options of a view. A view's group and runtime are not changed with its query. */
+function optionsOf(isReplaced: boolean): Schema {
+  const schema = bodySchema("ViewOptions");
+  if (!isReplaced) return schema;
+  const { group: _group, runtime: _runtime, ...properties } = schema.properties ?? {};
+  return { ...schema, properties };
+}
+
+function Editor({ start, replaces, schema }: { start: Draft; replaces: ViewFacts | null; schema: Schema }) {
   const [name, setName] = useState(start.name);
   const [query, setQuery] = useState(start.query);
-  const [options, setOptions] = useState({ backfill: "auto", group: "default" });
   const [made, setMade] = useState<string | null>(null);
-  const { answer, problem, isChecking } = useValidation(query);
+  const form = useOptions(schema, replaces?.options);
+  const { answer, problem, isChecking } = useValidation(query, form.json());
   const work = useWork();
-  const { value: reported } = usePolled<{ tables: Completable[] }>(offers("GET /tables") ? "/tables" : null);
-  const names = useMemo(() => namesToComplete(reported?.tables ?? []), [reported]);
+  const names = useNames();
   useEffect(() => {
     if (!replaces) sessionStorage.setItem(DRAFT, JSON.stringify({ name, query }));
   }, [name, query]);
@@ -79,10 +69,11 @@ function Editor({ start, replaces }: { start: Draft; replaces: string }) {
     if (!canSubmit) return;
     void work.run(async () => {
       if (replaces) {
-        await call("POST", `${viewPath(replaces)}/replace`, { query });
-        setMade(replaces);
+        const options = changedOf(schema, replaces.options, form.json());
+        await call("POST", `${viewPath(titleOf(replaces))}/replace`, { query, options });
+        setMade(titleOf(replaces));
       } else {
-        const view = await call<ViewFacts>("POST", "/views", { name: name.trim(), query, options });
+        const view = await call<ViewFacts>("POST", "/views", { name: name.trim(), query, options: form.json() });
         sessionStorage.removeItem(DRAFT);
         setMade(titleOf(view));
       }
@@ -94,57 +85,45 @@ function Editor({ start, replaces }: { start: Draft; replaces: string }) {
     event.preventDefault();
     submit();
   };
-  if (made !== null) return <Making name={made} isReplaced={replaces !== ""} />;
+  if (made !== null) return <Making name={made} isReplaced={replaces !== null} />;
+  const shown = work.problem ?? problem;
   const placed = positionOf(problem) ?? positionOf(work.problem);
+  const refusal = form.placeOf(shown);
   return (
     <div class="screen editor" onKeyDown={submitOnEnter}>
       <nav class="crumbs" aria-label="Breadcrumb"><a href="#/">Views</a></nav>
       <div class="title">
-        <h1>{replaces ? <>Replace <Text>{replaces}</Text></> : "New view"}</h1>
+        <h1>{replaces ? <>Replace <Text>{titleOf(replaces)}</Text></> : "New view"}</h1>
         <span class="end">
+          {offers("POST /query") && query.trim() && <a class="button small" href={queryHref(query)}>Run it once</a>}
           <button type="button" class="primary" disabled={!canSubmit || problem !== null} onClick={submit} title="Ctrl Enter">
             {work.isBusy ? "Sending…" : replaces ? "Replace" : "Create view"}
           </button>
         </span>
       </div>
       {!replaces && (
-        <div class="naming">
-          <label>
-            Name
-            <input
-              type="text"
-              value={name}
-              placeholder="revenue_by_region"
-              spellcheck={false}
-              autoComplete="off"
-              onInput={(event) => setName(event.currentTarget.value)}
-            />
-          </label>
-          <label>
-            Backfill
-            <select value={options.backfill} onChange={(event) => setOptions({ ...options, backfill: event.currentTarget.value })}>
-              {["auto", "local", "spark"].map((engine) => <option key={engine}>{engine}</option>)}
-            </select>
-          </label>
-          <label>
-            Group
-            <input
-              type="text"
-              value={options.group}
-              pattern="[a-z][a-z0-9]{0,23}"
-              onInput={(event) => setOptions({ ...options, group: event.currentTarget.value || "default" })}
-            />
-          </label>
-        </div>
+        <label class="naming">
+          Name
+          <input
+            type="text"
+            value={name}
+            placeholder="revenue_by_region"
+            spellcheck={false}
+            autoComplete="off"
+            onInput={(event) => setName(event.currentTarget.value)}
+          />
+        </label>
       )}
       <div class="workspace">
-        <div class={placed ? "frame wrong" : "frame"}>
-          <CodeEditor text={start.query} names={names} error={placed} onText={setQuery} onSubmit={submit} />
-          <p class="check" role="status" aria-live="polite">{wordsOf(query, isChecking, answer, problem)}{answer && !problem && !name.trim() && ". Give it a name to create it."}</p>
+        <div>
+          <div class={placed ? "frame wrong" : "frame"}>
+            <CodeEditor text={start.query} names={names} error={placed} onText={setQuery} onSubmit={submit} />
+            <p class="check" role="status" aria-live="polite">{wordsOf(query, isChecking, answer, problem)}{answer && !problem && !name.trim() && ". Give it a name to create it."}</p>
+          </div>
+          <ViewOptions schema={schema} form={form} refusal={refusal} />
         </div>
         <div class="answer" aria-label="What would be created">
-          {work.problem && <ProblemNote problem={work.problem} />}
-          {problem && !work.problem && <ProblemNote problem={problem} />}
+          {shown && !refusal && <ProblemNote problem={shown} />}
           {answer && <Answer answer={answer} isOld={problem !== null} />}
           {!answer && !problem && (
             <div class="teach">
@@ -158,6 +137,27 @@ function Editor({ start, replaces }: { start: Draft; replaces: string }) {
   );
 }
 
+/** All options of POST /views, by the service's own description of them. */
+function ViewOptions({ schema, form, refusal }: { schema: Schema; form: OptionsState; refusal: Refusal | null }) {
+  const [isOpen, setOpen] = useState(false);
+  const filled = Object.keys(form.json()).length;
+  const isShown = isOpen || refusal !== null;
+  return (
+    <details class="rare view-options" open={isShown} onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>Options {filled > 0 && <span class="tag">{filled} set</span>}</summary>
+      {isShown && <OptionsForm schema={schema} state={form.state} refusal={refusal} onState={form.setState} />}
+    </details>
+  );
+}
+
+/** The options that differ from the present ones; one that was emptied has its default again. */
+function changedOf(schema: Schema, present: Record<string, unknown>, wanted: Record<string, unknown>): Record<string, unknown> {
+  const value = (name: string): unknown => wanted[name] ?? schema.properties?.[name]?.default ?? null;
+  const differs = (name: string): boolean => JSON.stringify(value(name)) !== JSON.stringify(present[name] ?? null);
+  const names = Object.keys(schema.properties ?? {}).filter((name) => name in present || name in wanted);
+  return Object.fromEntries(names.filter(differs).map((name) => [name, value(name)]));
+}
+
 function wordsOf(query: string, isChecking: boolean, answer: Validation | null, problem: Problem | null): string {
   if (!query.trim()) return "One SELECT";
   if (problem) return problem.position ? `Line ${problem.position.line}, column ${problem.position.column}: ${problem.title}` : problem.title;
@@ -165,7 +165,7 @@ function wordsOf(query: string, isChecking: boolean, answer: Validation | null, 
 }
 
 /** POST /views/validate a moment after the last key; an older answer never overtakes. */
-function useValidation(query: string) {
+function useValidation(query: string, options: Record<string, unknown>) {
   const [answer, setAnswer] = useState<Validation | null>(null);
   const [problem, setProblem] = useState<Problem | null>(null);
   const [isChecking, setChecking] = useState(false);
@@ -180,7 +180,7 @@ function useValidation(query: string) {
     const abort = new AbortController();
     const timer = setTimeout(async () => {
       try {
-        setAnswer(await call<Validation>("POST", "/views/validate", { query }, abort.signal));
+        setAnswer(await call<Validation>("POST", "/views/validate", { query, options }, abort.signal));
         setProblem(null);
       } catch (error) {
         if (!abort.signal.aborted) setProblem(asProblem(error));
@@ -192,50 +192,8 @@ function useValidation(query: string) {
       clearTimeout(timer);
       abort.abort();
     };
-  }, [query]);
+  }, [query, JSON.stringify(options)]);
   return { answer, problem, isChecking };
-}
-
-function Answer({ answer, isOld }: { answer: Validation; isOld: boolean }) {
-  const estimate: Estimate = answer.estimate ?? { source_rows: answer.estimated_source_rows, engine: answer.backfill };
-  const facts: [string, string][] = [
-    ["Source rows", count(estimate.source_rows)],
-    ["View rows", count(estimate.output_rows)],
-    ["State", bytes(estimate.state_bytes)],
-    ["Backfill", [seconds(estimate.backfill_s), estimate.engine ?? answer.backfill].filter((w) => w !== "–").join(", ")],
-    ...Object.entries(estimate.amplification ?? {}).map(([table, effect]): [string, string] => [
-      `A row of ${table}`,
-      `changes ${rate(effect.rows_out)} rows, touches ${rate(effect.rows_touched)}`,
-    ]),
-  ];
-  return (
-    <div class={isOld ? "old" : ""} aria-hidden={isOld}>
-      <dl class="facts estimate">
-        {facts.filter(([, value]) => value !== "–").map(([label, value]) => (
-          <FactRow key={label} label={label} value={value} />
-        ))}
-      </dl>
-      {answer.kind === "multiset" && <p class="dim">No primary key: <Text>{answer.why_no_key}</Text></p>}
-      {estimate.risks?.length || answer.warnings.length || estimate.notes?.length ? (
-        <ul class="reasons soft">
-          {estimate.risks?.map((risk) => (
-            <li key={risk.operator + risk.why}>
-              <strong><Text>{risk.operator}</Text></strong> <Text>{risk.why}</Text> {risk.hint && <span class="dim"><Text>{risk.hint}</Text></span>}
-            </li>
-          ))}
-          {[...answer.warnings, ...(estimate.notes ?? [])].map((note) => <li key={note}><Text>{note}</Text></li>)}
-        </ul>
-      ) : null}
-      <h2>{plural(answer.fields.length, "column")}</h2>
-      <Fields fields={answer.fields} keyNames={answer.key} />
-      <Snippet label="Plan" text={answer.plan} />
-      {answer.in_postgres.length > 0 && <Snippet label="Computed by PostgreSQL, in batches" text={answer.in_postgres.join("\n")} />}
-    </div>
-  );
-}
-
-function FactRow({ label, value }: { label: string; value: string }) {
-  return <><dt><Text>{label}</Text></dt><dd>{value}</dd></>;
 }
 
 /** The progress from the request to live. */
@@ -271,27 +229,6 @@ function Making({ name, isReplaced }: { name: string; isReplaced: boolean }) {
     </div>
   );
 }
-
-interface Completable {
-  schema: string;
-  name: string;
-  kind: string;
-  columns: string[];
-}
-
-/** The tables that this caller may read; the schema is omitted if it is not needed. */
-function namesToComplete(tables: Completable[]): SQLNamespace {
-  const found: Record<string, SQLNamespace> = {};
-  for (const table of tables) {
-    const columns = table.columns.map((column) => ({ label: column, apply: sqlName(column), type: "property" }));
-    if (table.schema === "public") found[escaped(table.name)] = columns;
-    found[`${escaped(table.schema)}.${escaped(table.name)}`] = columns;
-  }
-  return found;
-}
-
-/** A dot inside a name does not separate names. */
-const escaped = (name: string): string => name.replaceAll("\\", "\\\\").replaceAll(".", "\\.");
 
 function positionOf(problem: Problem | null): Position | null {
   return problem?.position ?? null;

@@ -8,10 +8,12 @@ import { figureName, titleOf } from "../lib/names";
 import { viewHref } from "../lib/router";
 import { Bar, Figure, Skeleton, Status, Text } from "../parts/basic";
 import { Sparkline } from "../parts/charts";
+import { later } from "../parts/later";
 import { shareOf } from "../parts/backfill";
 import { RebuildButton } from "../parts/rebuild";
 import { RetryButton } from "../parts/source_retry";
-import { Welcome } from "./welcome";
+
+const Welcome = later(() => import("./welcome").then((m) => m.Welcome));
 
 type Sorting = "trouble" | "name" | "status" | "rows" | "rate" | "lag";
 

@@ -1,5 +1,4 @@
 // One view: its status, and its parts as tabs.
-import { lazy, Suspense } from "preact/compat";
 import { call, mayOperate, offers, viewPath } from "../lib/api";
 import { compact, count, freshness, millis, rate } from "../lib/format";
 import { moveFocus, useKeys } from "../lib/keys";
@@ -11,6 +10,7 @@ import { ReplacingNote } from "../parts/replacing";
 import { BackfillNote } from "../parts/backfill";
 import { Figure, ProblemNote, Skeleton, Status, Text } from "../parts/basic";
 import { Sparkline } from "../parts/charts";
+import { later } from "../parts/later";
 import { RebuildButton } from "../parts/rebuild";
 import { RetryButton } from "../parts/source_retry";
 import { tell } from "../parts/toasts";
@@ -22,8 +22,8 @@ import { RowsTab } from "./view_rows";
 import { SqlTab } from "./view_sql";
 import { UseTab } from "./view_use";
 
-const SinksTab = lazy(() => import("./view_sinks").then((m) => m.SinksTab));
-const DataflowTab = lazy(() => import("./view_dataflow").then((m) => m.DataflowTab));
+const SinksTab = later(() => import("./view_sinks").then((m) => m.SinksTab), 3);
+const DataflowTab = later(() => import("./view_dataflow").then((m) => m.DataflowTab), 6);
 
 export interface Field {
   name: string;
@@ -88,11 +88,11 @@ const TABS: Tab[] = [
   { id: "changes", label: "Changes", route: "GET /views/{}/changes", show: (p) => <ChangesTab {...p} /> },
   {
     id: "dataflow", label: "Dataflow", route: "GET /views/{}/dataflow",
-    show: (p) => <Suspense fallback={<Skeleton rows={6} wide />}><DataflowTab {...p} /></Suspense>,
+    show: (p) => <DataflowTab {...p} />,
   },
   {
     id: "sinks", label: "Sinks", route: "GET /views/{}/sinks",
-    show: (p) => <Suspense fallback={<Skeleton rows={3} wide />}><SinksTab {...p} /></Suspense>,
+    show: (p) => <SinksTab {...p} />,
   },
   { id: "sql", label: "SQL", show: (p) => <SqlTab {...p} /> },
   { id: "problems", label: "Problems", show: (p) => <ProblemsTab {...p} /> },

@@ -1,27 +1,14 @@
 // The dataflow as a picture: rows flow from the sources at the top to the view at the bottom.
 // Figures are totals since the pipeline's start; two answers give rates.
-import { graphlib, layout } from "@dagrejs/dagre";
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { viewPath } from "../lib/api";
+import { arrange, chainsOf, type Chain, type FlowNode } from "../lib/flow";
 import { bytes, compact, rate, shortened } from "../lib/format";
 import { overview } from "../lib/live";
 import { figureName, titleOf } from "../lib/names";
 import { usePolled } from "../lib/use";
 import { Empty, ProblemNote, Skeleton, Text } from "../parts/basic";
 import type { TabProps } from "./view";
-
-export interface FlowNode {
-  id: string;
-  what: string;
-  detail: string;
-  inputs: string[];
-  shared_with: string[];
-  rows: number | null;
-  bytes: number | null;
-  rows_in: number | null;
-  rows_out: number | null;
-  time_s: number | null;
-}
 
 interface Flow {
   nodes: FlowNode[];
@@ -36,42 +23,51 @@ interface Rates {
   load: number;
 }
 
-const WIDTH = 236;
 const HEIGHT = 80;
-const LEAST_SCALE = 0.6;
+const WIDTH = 236;
+/** On a phone nodes are narrower, so that two lie side by side. */
+const NARROW = { below: 560, width: 164 };
+const ZOOM = 1.4;
+const MOST_ZOOM = 4;
 
 export function DataflowTab({ name, view }: TabProps) {
   const { value: reported, problem } = usePolled<Flow>(`${viewPath(name)}/dataflow`, 1000);
   const rates = useRates(reported);
-  const flow = reported && { ...reported, nodes: [...reported.nodes, ...endsOf(reported.nodes, view)] };
+  const nodes = reported && [...reported.nodes, ...endsOf(reported.nodes, view)];
+  const [isFolded, setFolded] = useState(true);
   const [chosen, setChosen] = useState<string | null>(null);
-  const shape = JSON.stringify(flow?.nodes.map((node) => [node.id, node.inputs]) ?? []);
-  const placed = useMemo(() => (flow ? arrange(flow.nodes) : null), [shape]);
-  const box = useRef<HTMLDivElement>(null);
-  const [scale, setScale] = useState(1);
-  useLayoutEffect(() => {
-    if (!box.current || !placed) return;
-    const watch = new ResizeObserver(([entry]) => {
-      const room = entry?.contentRect.width ?? placed.width;
-      setScale(Math.max(LEAST_SCALE, Math.min(1, room / placed.width)));
-    });
-    watch.observe(box.current);
-    return () => watch.disconnect();
-  }, [placed]);
-  if (problem && !flow) return <ProblemNote problem={problem} />;
-  if (!flow || !placed) return <Skeleton rows={6} wide />;
-  if (!flow.nodes.length) {
+  const [zoom, setZoom] = useState(1);
+  const { box, room } = useRoom((nodes?.length ?? 0) > 0);
+  const width = room < NARROW.below ? NARROW.width : WIDTH;
+  const shape = JSON.stringify(nodes?.map((node) => [node.id, node.what, node.inputs]) ?? []);
+  const drawn = useMemo(() => {
+    const chains = chainsOf(nodes ?? [], isFolded);
+    return { ids: chains.map((chain) => chain.id), placed: arrange(chains, { width, height: HEIGHT }) };
+  }, [shape, isFolded, width]);
+  if (problem && !nodes) return <ProblemNote problem={problem} />;
+  if (!nodes) return <Skeleton rows={6} wide />;
+  if (!nodes.length) {
     return <Empty title="No dataflow yet"><p>{view.status === "live" ? "The pipeline has written no figures so far." : "It is here once the view is live."}</p></Empty>;
   }
-  const shown = flow.nodes.find((node) => node.id === chosen);
-  const busiest = Math.max(1e-9, ...flow.nodes.map((node) => rates.get(node.id)?.load ?? 0));
+  const { placed } = drawn;
+  const scale = Math.min(1, (room || placed.width) / placed.width) * zoom;
+  const chains = chainsOf(nodes, isFolded);
+  const shown = chains.find((chain) => chain.id === chosen);
+  const loadOf = (chain: Chain): number => chain.members.reduce((sum, node) => sum + (rates.get(node.id)?.load ?? 0), 0);
+  const busiest = Math.max(1e-9, ...chains.map(loadOf));
   return (
     <>
-      <p class="legend dim">
+      <div class="legend dim">
         <span>Rows flow downwards.</span>
         <span><i class="key-time" /> share of the time spent</span>
         <span><i class="key-shared" /> shared with other views</span>
-      </p>
+        <span class="end">
+          <label class="tick"><input type="checkbox" checked={!isFolded} onChange={(event) => setFolded(!event.currentTarget.checked)} />every step</label>
+          <button type="button" class="small icon" aria-label="Zoom out" disabled={zoom <= 1} onClick={() => setZoom(Math.max(1, zoom / ZOOM))}>−</button>
+          <button type="button" class="small" disabled={zoom === 1} onClick={() => setZoom(1)}>Fit</button>
+          <button type="button" class="small icon" aria-label="Zoom in" disabled={zoom >= MOST_ZOOM} onClick={() => setZoom(Math.min(MOST_ZOOM, zoom * ZOOM))}>+</button>
+        </span>
+      </div>
       <div class="flow" ref={box}>
         <div class="canvas" style={{ width: `${placed.width * scale}px`, height: `${placed.height * scale}px` }}>
           <div class="sheet" style={{ width: `${placed.width}px`, height: `${placed.height}px`, transform: `scale(${scale})` }}>
@@ -88,58 +84,76 @@ export function DataflowTab({ name, view }: TabProps) {
                 );
               })}
             </svg>
-            {flow.nodes.map((node) => {
-              const at = placed.nodes.get(node.id);
+            {chains.map((chain) => {
+              const at = placed.nodes.get(chain.id);
               if (!at) return null;
-              const rated = isEnd(node) ? rates.get(node.inputs[0] ?? "") : rates.get(node.id);
               return (
                 <NodeBox
-                  key={node.id}
-                  node={node}
-                  rates={rated}
-                  share={isEnd(node) ? 0 : (rated?.load ?? 0) / busiest}
-                  isChosen={node.id === chosen}
-                  choose={() => setChosen(node.id === chosen ? null : node.id)}
-                  x={at.x}
-                  y={at.y}
+                  key={chain.id}
+                  chain={chain}
+                  rowsOut={rates.get(isEnd(chain) ? (chain.inputs[0] ?? "") : chain.id)?.rowsOut}
+                  share={isEnd(chain) ? 0 : loadOf(chain) / busiest}
+                  isChosen={chain.id === chosen}
+                  choose={() => setChosen(chain.id === chosen ? null : chain.id)}
+                  box={{ left: at.x - width / 2, top: at.y - HEIGHT / 2, width, height: HEIGHT }}
                 />
               );
             })}
           </div>
         </div>
       </div>
-      {shown && !isEnd(shown) ? <Details node={shown} rates={rates.get(shown.id)} /> : <p class="dim">Choose a node for all of its figures.</p>}
+      {shown && !isEnd(shown)
+        ? shown.members.map((node) => <Details key={node.id} node={node} rates={rates.get(node.id)} />)
+        : <p class="dim">Choose a node for all of its figures.</p>}
     </>
   );
 }
 
-function NodeBox({ node, rates, share, isChosen, choose, x, y }: {
-  node: FlowNode;
-  rates: Rates | undefined;
+/** The width inside of a box, as it changes. */
+function useRoom(isThere: boolean) {
+  const box = useRef<HTMLDivElement>(null);
+  const [room, setRoom] = useState(0);
+  useLayoutEffect(() => {
+    if (!box.current) return;
+    const watch = new ResizeObserver(([entry]) => setRoom(Math.floor(entry?.contentRect.width ?? 0)));
+    watch.observe(box.current);
+    return () => watch.disconnect();
+  }, [isThere]);
+  return { box, room };
+}
+
+function NodeBox({ chain, rowsOut, share, isChosen, choose, box }: {
+  chain: Chain;
+  rowsOut: number | undefined;
   share: number;
   isChosen: boolean;
   choose: () => void;
-  x: number;
-  y: number;
+  box: { left: number; top: number; width: number; height: number };
 }) {
-  const stored = node.bytes ? bytes(node.bytes) : "";
-  const kind = isEnd(node) ? " is-end" : node.inputs.length ? "" : " is-source";
+  const [first, ...steps] = chain.members;
+  if (!first) return null;
+  const size = chain.members.reduce((sum, node) => sum + (node.bytes ?? 0), 0);
+  const shared = Math.max(...chain.members.map((node) => node.shared_with.length));
+  const isWhole = chain.members.every((node) => node.shared_with.length > 0);
+  const kind = isEnd(chain) ? " is-end" : chain.inputs.length ? "" : " is-source";
+  // That a table is scanned says nothing.
+  const after = steps.map((step) => step.what).filter((what) => what !== "scan");
   return (
     <button
       type="button"
-      class={`node${node.shared_with.length ? " shared" : ""}${kind}`}
+      class={`node${shared ? " shared" : ""}${kind}`}
       aria-pressed={isChosen}
       onClick={choose}
-      style={{ left: `${x - WIDTH / 2}px`, top: `${y - HEIGHT / 2}px`, width: `${WIDTH}px`, height: `${HEIGHT}px` }}
+      style={Object.fromEntries(Object.entries(box).map(([side, length]) => [side, `${length}px`]))}
     >
       <span class="what">
-        <Text>{node.what}</Text>
-        {node.shared_with.length > 0 && <span class="tag">shared × {node.shared_with.length + 1}</span>}
+        <Text>{[first.what, ...after].join(" · ")}</Text>
+        {shared > 0 && <span class="tag" title={isWhole ? "" : "its last steps are this view's own"}>shared × {shared + 1}</span>}
       </span>
-      <span class="detail"><Text>{shortened(detailOf(node), 90)}</Text></span>
+      <span class="detail"><Text>{shortened(detailOf(first), 90)}</Text></span>
       <span class="stats">
-        <span>{rates ? `${rate(rates.rowsOut)} rows/s` : "–"}</span>
-        <span>{isEnd(node) ? (node.rows === null ? "" : `${compact(node.rows)} rows`) : stored}</span>
+        <span>{rowsOut === undefined ? "–" : `${rate(rowsOut)} rows/s`}</span>
+        <span>{isEnd(chain) ? (first.rows === null ? "" : `${compact(first.rows)} rows`) : size ? bytes(size) : ""}</span>
       </span>
       <span class="time"><span style={{ width: `${Math.round(share * 100)}%` }} /></span>
     </button>
@@ -163,7 +177,7 @@ function Details({ node, rates }: { node: FlowNode; rates: Rates | undefined }) 
 }
 
 /** The outputs below the dataflow: the view's table, and its additional sinks. */
-const isEnd = (node: FlowNode): boolean => node.id.startsWith("end ");
+const isEnd = (node: { id: string }): boolean => node.id.startsWith("end ");
 
 function endsOf(nodes: FlowNode[], view: TabProps["view"]): FlowNode[] {
   const last = nodes.at(-1);
@@ -210,45 +224,4 @@ function useRates(flow: Flow | null): Map<string, Rates> {
     }
   }
   return rates.current;
-}
-
-interface Placed {
-  width: number;
-  height: number;
-  nodes: Map<string, { x: number; y: number }>;
-  edges: { from: string; to: string; path: string }[];
-}
-
-/** Layers from the sources down, with few crossings (Gansner et al. 1993, by dagre). */
-function arrange(nodes: FlowNode[]): Placed {
-  const graph = new graphlib.Graph({ multigraph: false });
-  graph.setGraph({ rankdir: "TB", nodesep: 28, ranksep: 34, marginx: 8, marginy: 8 });
-  graph.setDefaultEdgeLabel(() => ({}));
-  const names = new Set(nodes.map((node) => node.id));
-  for (const node of nodes) graph.setNode(node.id, { width: WIDTH, height: HEIGHT });
-  for (const node of nodes) {
-    for (const input of node.inputs) if (names.has(input)) graph.setEdge(input, node.id);
-  }
-  layout(graph);
-  const { width = 0, height = 0 } = graph.graph();
-  return {
-    width,
-    height,
-    nodes: new Map(graph.nodes().map((id) => [id, graph.node(id)])),
-    edges: graph.edges().map(({ v, w }) => ({ from: v, to: w, path: curve(graph.edge({ v, w }).points) })),
-  };
-}
-
-/** A smooth line through the points that dagre gives for an edge. */
-function curve(points: { x: number; y: number }[]): string {
-  const [first, ...rest] = points;
-  if (!first) return "";
-  let path = `M${first.x},${first.y}`;
-  let last = first;
-  for (const point of rest) {
-    const middle = (last.y + point.y) / 2;
-    path += `C${last.x},${middle} ${point.x},${middle} ${point.x},${point.y}`;
-    last = point;
-  }
-  return path;
 }
