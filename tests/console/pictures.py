@@ -88,7 +88,7 @@ SCREENS = {
     **{f"view-{tab}": (f"{ONE}/{tab}", "") for tab in ("rows", "changes", "sinks", "dataflow")},
     **{f"view-{tab}": (f"{ONE}/{tab}", "") for tab in ("sql", "use", "manage")},
     "view-problems": ("#/views/pieces_a_euro/problems", "division"),
-    "new-view": ("#/new?name=sales&query=", "Plan"),
+    "new-view": ("#/new?name=sales&query=", "Source rows"),
     "new-view-error": ("#/new?name=sales&query=", "line 2"),
     "tables": ("#/tables", "order_lines"),
     "table": ("#/tables/public/order_lines", "Replica identity"),

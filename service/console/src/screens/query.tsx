@@ -57,7 +57,7 @@ export function QueryScreen() {
             </select>
             rows
           </label>
-          <span role="status" aria-live="polite">{isBusy ? "PostgreSQL is at it…" : answer ? wordsOf(answer, tookMs) : "One SELECT, run once and read only. Ctrl Enter runs it."}</span>
+          <span role="status" aria-live="polite">{isBusy ? "Running…" : answer ? wordsOf(answer, tookMs) : "One SELECT, run once and read only. Ctrl Enter runs it."}</span>
         </p>
       </div>
       {problem && <ProblemNote problem={problem} />}
