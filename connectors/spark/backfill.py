@@ -26,6 +26,7 @@ from connectors.partition_cache import RUNS, OnProgress, Progress, is_cached
 from connectors.shuffle_storage import Exchange, FolderExchange
 from connectors.source import SnapshotPart
 from connectors.spark.frame import FRAME, Row, to_table
+from connectors.spark.job_watch import WatchedJob, enter
 from connectors.spark.records import DONE, FAILED, PART, TaskRecord, decode_error
 from connectors.spark.result import BackfillResult, added_up
 from connectors.spark.segment import Job, additive_nodes, node_specs, table_specs
@@ -50,12 +51,14 @@ WORKER_LOST = "Python worker exited unexpectedly"
 class SparkBackfill:
     """Backfills views on one session.
 
-    buckets: the number of tasks of a stage; None: by the relations' estimated rows.
+    buckets: the number of tasks of a stage; None: by the relations' estimated rows. pool: of the
+    session's scheduler.
     """
 
-    def __init__(self, session: LazySession, buckets: int | None = None) -> None:
+    def __init__(self, session: LazySession, buckets: int | None = None, pool: str = "") -> None:
         self._session = session
         self._buckets = buckets
+        self._pool = pool
 
     def run(
         self,
@@ -88,7 +91,9 @@ class SparkBackfill:
         specs = node_specs(nodes, scope, evaluator())
         waiting = Progress(0, len(flat), parts_reused=sum(is_cached(part) for _, part in flat))
         for attempt in range(ATTEMPTS):
-            spark = self._session.get(partial(on_progress, waiting))
+            with self._session.jobs.job(self._pool):
+                # Watched, since a cluster may not let it start.
+                spark = self._session.get(partial(on_progress, waiting))
             buckets = self._buckets or _bucket_count(relations, self._session.cores)
             stages = cut(nodes, tables, specs, buckets, additive_nodes(nodes))
             run = (exchange or FolderExchange(work_dir)).below(f"{RUNS}/{uuid.uuid4().hex}")
@@ -115,19 +120,20 @@ class SparkBackfill:
     def _attempt(self, spark: SparkSession, job: Job, on_progress: OnProgress) -> Exception | None:
         """Run one Spark job to its end and watch it; return Spark's error if it fails."""
         watch = _Watch(job)
-        action = _Action(spark, job)
-        action.start()
-        try:
-            while action.is_alive():
-                on_progress(watch.refresh())
-                if watch.has_failed():
-                    action.cancel()
-                    return action.failure or RuntimeError("cancelled")
-                action.join(POLL_S)
-        except BaseException:
-            action.cancel()
-            job.exchange.remove()
-            raise
+        with self._session.jobs.job(self._pool) as watched:
+            action = _Action(spark, job, watched)
+            action.start()
+            try:
+                while action.is_alive():
+                    on_progress(watch.refresh())
+                    if watch.has_failed():
+                        action.cancel()
+                        return action.failure or RuntimeError("cancelled")
+                    action.join(POLL_S)
+            except BaseException:
+                action.cancel()
+                job.exchange.remove()
+                raise
         if action.failure is None:
             on_progress(replace(watch.refresh(), tasks_done=watch.tasks))
         return action.failure
@@ -170,8 +176,9 @@ class _Watch:
 class _Action(threading.Thread):
     """Runs the Spark job in a separate thread, so that the caller can watch and cancel it."""
 
-    def __init__(self, spark: SparkSession, job: Job) -> None:
+    def __init__(self, spark: SparkSession, job: Job, watched: WatchedJob) -> None:
         super().__init__(name="spark-backfill", daemon=True)
+        self._watched = watched
         self.failure: Exception | None = None
         self._spark = spark
         self._job = job
@@ -181,6 +188,8 @@ class _Action(threading.Thread):
         """Run all levels as one Spark job."""
         persisted: list[DataFrame] = []
         try:
+            enter(self._spark, self._watched)
+            self._watched.begin(self._spark)
             self._spark.addTag(self._tag)
             _last_frame(self._spark, self._job, persisted).count()
         except Exception as error:

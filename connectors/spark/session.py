@@ -24,16 +24,16 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from connectors import secrets
 from connectors.spark.cluster import APPLICATION
 from connectors.spark.java import check_java
+from connectors.spark.job_watch import GONE, JobWatch, is_unreachable
 from connectors.spark.leftovers import log_option, new_directory, sweep, temporary_files_in
 from connectors.spark.master import is_connect, is_local
-from dataflow.errors import TidemarkError
+from dataflow.errors import TemporaryError, TidemarkError
 
 STOP_TIMEOUT_S = 20.0
 _WAIT_S = 0.1
@@ -43,8 +43,6 @@ _LOOPBACK = "127.0.0.1"
 _REPOSITORY = Path(__file__).resolve().parent.parent.parent
 DAEMON = "connectors.spark.daemon"
 _PACKAGES = ("connectors", "dataflow", "storage")
-# Raised by calls on a lost session, in addition to the error of its job.
-GONE = (Py4JError, PySparkException, OSError)
 # A killed worker counts as one attempt of its task.
 _TRIES = 4
 # A call of a Connect client is tried for about half a minute.
@@ -56,6 +54,9 @@ _OURS = {
     # A row is a whole page: few of them fill an Arrow batch.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
 }
+# Said in Spark's log after so long without an executor for a job.
+_STARVATION = {"spark.starvation.timeout": "10s"}
+_LOG_NAME = "spark.log"
 _LOG4J = """
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
@@ -81,6 +82,10 @@ class LazySession:
         self._session: SparkSession | None = None
         self._directory: Path | None = None
         self._cores = 0
+        # Runs and watches all jobs.
+        self.jobs = JobWatch(self)
+        # On a local master, held by a step of a work while its tasks run.
+        self.step_lock = threading.Lock()
 
     @property
     def is_started(self) -> bool:
@@ -96,6 +101,16 @@ class LazySession:
     def is_connect(self) -> bool:
         """True if the driver is a Spark Connect server's."""
         return is_connect(self.master)
+
+    @property
+    def grows(self) -> bool:
+        """True if Spark adds and removes executors by itself."""
+        return self._settings.get("spark.dynamicAllocation.enabled", "").lower() == "true"
+
+    @property
+    def log_path(self) -> Path | None:
+        """Spark's own log; None before a session starts."""
+        return None if self._directory is None else self._directory / _LOG_NAME
 
     @property
     def cores(self) -> int:
@@ -141,6 +156,19 @@ class LazySession:
         with self._lock:
             return self._session is not None and self._answers()
 
+    def end(self, session: SparkSession) -> None:
+        """End the session at once, if it is still this one: its jobs fail, and get() starts
+        another. Nothing is waited for, whatever the cluster does.
+        """
+        if self._session is not session:
+            return
+        if self.is_connect:
+            session.interruptAll()
+            return
+        child = getattr(SparkContext._gateway, "proc", None)
+        if child is not None:
+            child.kill()
+
     def stop(self) -> None:
         """End session, JVM and workers; get() may start a new session."""
         with self._lock:
@@ -149,11 +177,13 @@ class LazySession:
             self._discard()
 
     def _answers(self) -> bool:
-        if not self.is_connect:
-            return _is_alive()
-        assert self._session is not None
+        session: Any = self._session
+        assert session is not None
         try:
-            return bool(self._session.version)
+            if self.is_connect:
+                return bool(session.version)
+            # Spark stops it if the master ends the application.
+            return _is_alive() and not session.sparkContext._jsc.sc().isStopped()
         except GONE:
             return False
 
@@ -181,7 +211,7 @@ class LazySession:
     def _start(self) -> SparkSession:
         sweep()
         directory = self._directory = new_directory()
-        (directory / "log4j2.properties").write_text(_LOG4J.format(path=directory / "spark.log"))
+        (directory / "log4j2.properties").write_text(_LOG4J.format(path=directory / _LOG_NAME))
         try:
             if self.is_connect:
                 return self._connect(directory)
@@ -189,12 +219,14 @@ class LazySession:
         except Exception as error:
             detail = f"{error}\n{self.log_text()[-2000:]}".strip()
             self._discard()
-            raise TidemarkError(
-                "spark.start_failed",
-                f'spark session on "{self.master}" did not start',
-                detail=detail,
-                hint="see the detail, or set options.backfill=local to run without Spark",
-            ) from error
+            what = f'spark session on "{self.master}" did not start'
+            if not self.is_local and is_unreachable(detail):
+                hint = "no action needed if it is a short failure: the start is tried again"
+                raise TemporaryError(
+                    "spark.start_failed", what, detail=detail, hint=hint
+                ) from error
+            hint = "see the detail, or set options.backfill=local to run without Spark"
+            raise TidemarkError("spark.start_failed", what, detail=detail, hint=hint) from error
 
     def _launch(self, directory: Path) -> SparkSession:
         conf = SparkConf(loadDefaults=False)
@@ -212,6 +244,10 @@ class LazySession:
         if not self.is_local:
             context.addPyFile(str(pack(directory)))
         self._cores = context.defaultParallelism
+        if self.grows:
+            # What it may have: the tasks of a work are what Spark adds executors for.
+            most = int(self._settings.get("spark.dynamicAllocation.maxExecutors", "0"))
+            self._cores = most * int(self._settings.get("spark.executor.cores", "1")) or self._cores
         return SparkSession(context)
 
     def _connect(self, directory: Path) -> SparkSession:
@@ -241,6 +277,7 @@ class LazySession:
             "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
             **_OURS,
+            **_STARVATION,
             "spark.local.dir": str(directory),
             # Over TCP an exchange with a Python process waits 40 ms for a delayed acknowledgement.
             "spark.python.unix.domain.socket.enabled": "true",

@@ -25,7 +25,7 @@ from service.runtime.restart_policy import AWAY_CODES, repeated_ends
 from service.runtime.settings import DEFAULT_GROUP
 from service.runtime.signals import FINAL_CODES
 from service.sinks import sink_worker
-from service.views.groups import group_of
+from service.views.groups import group_of, is_spark_group
 from service.views.lifecycle import DesiredState, ViewState
 
 STALE_S = 10.0
@@ -190,7 +190,8 @@ def view_standing(inputs: StatusInputs, row: ViewRow) -> Standing:
     """Return the status of a view.
 
     A live view stays live, with a reason, while a source is temporarily unreachable. It is degraded
-    (readable, not updated) if someone must act first, or the sink or the pipeline is unavailable.
+    (readable, not updated) if someone must act first, or the sink, the pipeline or the Spark that
+    maintains it is unavailable.
     """
     reported = problem_of_row(row)
     if row.status in _STANDING_STILL:
@@ -206,14 +207,22 @@ def view_standing(inputs: StatusInputs, row: ViewRow) -> Standing:
     found = [*_sources_of(inputs, row, group)]
     worst = max((s for _, s in found), key=lambda s: _WORST.index(s.status), default=None)
     if row.status != ViewState.LIVE:
-        return Standing(row.status, reported or (None if worst is None else worst.error))
+        waits = _spark_problem(figures)
+        return Standing(row.status, reported or (waits if worst is None else worst.error or waits))
     if worst is not None and worst.status == STOPPED:
         return Standing(ViewState.DEGRADED, worst.error)
     if figures.get("sink_error"):
         return Standing(ViewState.DEGRADED, _parsed(figures["sink_error"], "sink.unreachable"))
+    if is_spark_group(group) and figures.get("spark_error"):
+        return Standing(ViewState.DEGRADED, _spark_problem(figures))
     return Standing(
         ViewState.LIVE, reported if worst is None or worst.error is None else worst.error
     )
+
+
+def _spark_problem(figures: Mapping[str, Any]) -> ProblemModel | None:
+    text = figures.get("spark_error")
+    return _parsed(text, "spark.waiting") if text else None
 
 
 def warnings_of(inputs: StatusInputs, row: ViewRow) -> list[str]:
@@ -286,7 +295,7 @@ def service_standing(inputs: StatusInputs) -> tuple[str, list[str]]:
 
 def _reasons_of_group(inputs: StatusInputs, group: str) -> list[str]:
     figures = inputs.figures.get(group) or {}
-    words = ("wal_alarm", "source_error", "sink_error")
+    words = ("wal_alarm", "source_error", "sink_error", "spark_error")
     found = [str(figures[k]) for k in words if figures.get(k)]
     if figures.get("checkpoint_error"):
         found.append(f"checkpoints fail: {figures['checkpoint_error']}")

@@ -396,6 +396,10 @@ class ServiceFactory:
                 self._spark = LazySession(settings.backfill_master, settings.spark_settings)
             return self._spark
 
+    def spark_waiting(self) -> str:
+        """Return why Spark makes no progress with the jobs of this process; "" if it makes some."""
+        return "" if self._spark is None else self._spark.jobs.waiting()
+
     def close(self) -> None:
         """Stop idle children, and Spark with its JVM."""
         self._children.close()

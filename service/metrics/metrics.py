@@ -86,6 +86,9 @@ class PipelineMetrics:
         self.source_position = 0
         self.source_error = ""
         self.sink_error = ""
+        # Returns why Spark makes no progress with what this process wants of it, or "".
+        self.spark_error: Callable[[], str] = str
+        self._spark_before = ""
         # Whose lock an epoch waits for; the pipeline's thread sets it, the other is the writer's.
         self.sink_wait = ""
         self.sink_stalled_s = 0.0
@@ -170,6 +173,7 @@ class PipelineMetrics:
             "source_position": self.source_position,
             "source_error": self.source_error,
             "sink_error": self.sink_wait or self.sink_error,
+            "spark_error": self._spark(),
             "sink_stalled_s": round(self.sink_stalled_s, 1),
             "lag_seconds": self.shown.lag_seconds,
             "database": self._database(),
@@ -194,6 +198,15 @@ class PipelineMetrics:
             if self.source_error
             else max(0, self.source_position - self.position),
         }
+
+    def _spark(self) -> str:
+        before, found = self._spark_before, self.spark_error()
+        self._spark_before = found
+        if found and not before:
+            log.warning("spark.waiting", why=found)
+        elif before and not found:
+            log.info("spark.resumed")
+        return found
 
     def _views(self) -> dict[str, dict[str, Any]]:
         latency = {title: one.facts() for title, one in list(self._latency.items())}

@@ -77,6 +77,7 @@ class _Composition:
         reserve = Reserve(settings.state)
         self._is_disk_short = lambda: reserve.is_short
         self._metrics = PipelineMetrics(settings.state)
+        self._metrics.spark_error = factory.spark_waiting
         self._store = factory.open_store()
         work_clock = runtime.work_clock()
         self._meter = WorkMeter(settings.view_budget, work_clock, work_clock.waiting)

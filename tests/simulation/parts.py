@@ -102,6 +102,9 @@ class SimParts:
     def new_engine(self, store: Store, *parts: Any, while_waiting: Any, **more: Any) -> Engine:
         return Engine(store, *parts, **more)
 
+    def spark_waiting(self) -> str:
+        return ""
+
     def sink(self) -> SimSink:
         return SimSink(self._world.database, self._world.faults, self._owner)
 

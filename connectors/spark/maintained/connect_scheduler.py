@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connectors.spark.frame import FRAME, Row, from_batches, to_batches
 from connectors.spark.maintained.scheduler import Work
-from connectors.spark.maintained.spark_scheduler import FOLDER, job_failed, local_folder
+from connectors.spark.maintained.spark_scheduler import FAILED, FOLDER, local_folder
 from connectors.spark.session import LazySession
 from connectors.spark.warming import warm
 
@@ -27,29 +27,39 @@ Batches = Iterable[pa.RecordBatch]
 
 
 class ConnectScheduler:
-    """Runs works on the executors of a Connect server. folder: for states, on each one's disk."""
+    """Runs works on the executors of a Connect server. folder: for states, on each one's disk.
 
-    def __init__(self, session: LazySession, folder: str) -> None:
+    pool: as of SparkScheduler.
+    """
+
+    def __init__(self, session: LazySession, folder: str, pool: str = "") -> None:
         self._session = session
+        self._pool = pool
         self._folder = f"{folder}/{FOLDER}-{uuid.uuid4().hex[:12]}"
 
     @property
     def tasks(self) -> int:
         """See Scheduler."""
-        self._session.get()
+        if not self._session.cores:
+            self._session.jobs.run(lambda _: None, "Spark did not start", pool=self._pool)
         return max(1, self._session.cores)
 
     def warm(self) -> None:
         """Start the session and the Python processes of its executors. TidemarkError spark.*."""
-        session = self._session.get()
-        with job_failed("Spark did not warm up"):
+
+        def warm(session: SparkSession) -> None:
             _started(session, self.tasks).mapInArrow(_warmed, FRAME).count()
+
+        self._session.jobs.run(warm, "Spark did not warm up", pool=self._pool)
 
     def run(self, work: Work) -> Sequence[Row]:
         """See Scheduler."""
-        session = self._session.get()
-        with job_failed("the tasks of an epoch failed on Spark"):
-            found = _last_frame(session, work, self._folder).toArrow()
+
+        def run(session: SparkSession) -> pa.Table:
+            return _last_frame(session, work, self._folder).toArrow()
+
+        size = {"nbytes": work.nbytes, "tasks": work.groups}
+        found = self._session.jobs.run(run, FAILED, pool=self._pool, **size)
         return list(from_batches(found.to_batches()))
 
 

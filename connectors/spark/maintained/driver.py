@@ -364,7 +364,8 @@ class Driver:
             self._layouts[buckets, spread] = Layout(self._view, buckets, spread)
         return self._layouts[buckets, spread]
 
-    def _job(self) -> Job:
+    def _job(self, nbytes: int = 0) -> Job:
+        """Return the job of a work. nbytes: what it reads beside the states."""
         at = Version(self._newest.epoch, self._newest.batch)
         groups = max(1, min(self._scheduler.tasks, self.buckets))
         return Job(
@@ -376,6 +377,7 @@ class Driver:
             at,
             self.spread,
             self._digest,
+            nbytes + sum(self.state_bytes().values()),
         )
 
     def _run(self, fixed: FixedInput) -> None:
@@ -388,7 +390,8 @@ class Driver:
         # Of a view without state the first epoch decides how many there are.
         self._newest = replace(self._newest, buckets=given.buckets, spread=given.spread)
         limit = self._limits.output_bytes
-        work = EpochWork(self._job(), given, fixed.payload, self._to_rewrite(), limit)
+        job = self._job(sum(nbytes for _, nbytes in _input_bytes(given)))
+        work = EpochWork(job, given, fixed.payload, self._to_rewrite(), limit)
         rows = self._scheduler.run(work)
         failpoint("spark.epoch.computed")
         try:
@@ -568,9 +571,11 @@ class Driver:
         self._take_new()
         at = Version(epoch, uuid.uuid4().hex)
         plain = self._layout(self.buckets, ())
-        buckets = self._growth.buckets(plain, state.level_bytes(plain), self._scheduler.tasks)
+        sizes = state.level_bytes(plain)
+        buckets = self._growth.buckets(plain, sizes, self._scheduler.tasks)
         self._newest = replace(self._newest, buckets=buckets, positions=positions)
-        found = Results(self._scheduler.run(ImportWork(self._job(), state, at)))
+        job = self._job(sum(sizes.values()))
+        found = Results(self._scheduler.run(ImportWork(job, state, at)))
         # What they have counted spreads keys before the next epoch.
         self._counts.add(found.counted)
         self._commit_state(

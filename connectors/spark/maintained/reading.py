@@ -34,6 +34,8 @@ from storage.failpoints import failpoint
 
 # Up to so many records are read by the driver, since a job takes longer than reading them.
 FEW_RECORDS = 1_000
+# What a record of a topic takes on its way, for the deadline of those who read it.
+RECORD_BYTES = 1_024
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class ReadWork:
     def groups(self) -> int:
         """See Work."""
         return self.job.groups
+
+    @property
+    def nbytes(self) -> int:
+        """See Work."""
+        return RECORD_BYTES * sum(one.size for one in self.ranges)
 
     def group_of(self, slot: int, group: int) -> int:
         """See Work."""

@@ -27,6 +27,11 @@ class Work(Protocol):
         """How many tasks each step has."""
         ...
 
+    @property
+    def nbytes(self) -> int:
+        """Return how many bytes all tasks of a step read at worst: states that must be restored."""
+        ...
+
     def group_of(self, slot: int, group: int) -> int:
         """Return the task of the next step that gets a row of task `group`."""
         ...
@@ -50,7 +55,8 @@ class Scheduler(Protocol):
     def run(self, work: Work) -> Sequence[Row]:
         """Return the rows of all tasks of the last step, each task's once.
 
-        TemporaryError spark.job: tasks have failed repeatedly; the work may be run again.
+        TemporaryError spark.job: tasks have failed repeatedly; spark.deadline: they took too long
+        for the work's bytes. The work may be run again.
         """
         ...
 

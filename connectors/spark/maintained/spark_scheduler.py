@@ -14,7 +14,6 @@ import os
 import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,11 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext, TaskContext
 from pyspark.serializers import AutoBatchedSerializer, BatchedSerializer, CPickleSerializer
+from pyspark.sql import SparkSession
 
 from connectors.spark.frame import Row
 from connectors.spark.maintained.scheduler import Work
-from connectors.spark.session import GONE, LazySession
-from dataflow.errors import TemporaryError
+from connectors.spark.session import LazySession
 
 DAEMON = "connectors.spark.maintained.daemon"
 # Settings of a session that maintains views.
@@ -38,8 +37,11 @@ SETTINGS = {
     # A copy of a slow task would be killed with the process that has the buckets.
     "spark.speculation": "false",
     "spark.locality.wait": "1s",
+    # Each view has a pool: one with many or long tasks does not hold up the others.
+    "spark.scheduler.mode": "FAIR",
 }
 FOLDER = "tidemark-buckets"
+FAILED = "the tasks of an epoch failed on Spark"
 # On a local master, the variable of the environment that names the task.
 _GROUP = "TIDEMARK_GROUP"
 # So many of its processes are started early at most: a view may have fewer buckets than there are
@@ -50,11 +52,15 @@ _WARMED = 4
 class SparkScheduler:
     """Runs works on a session's executors. folder: for states, on each executor's own disk.
 
-    tasks_for_core: more tasks than cores even out skew, and cost about 10 ms each.
+    tasks_for_core: more tasks than cores even out skew, and cost about 10 ms each. pool: of the
+    session's scheduler, which is fair between pools.
     """
 
-    def __init__(self, session: LazySession, folder: str, tasks_for_core: int = 1) -> None:
+    def __init__(
+        self, session: LazySession, folder: str, tasks_for_core: int = 1, pool: str = ""
+    ) -> None:
         self._session = session
+        self._pool = pool
         self._folder = f"{folder}/{FOLDER}-{uuid.uuid4().hex[:12]}"
         self._tasks_for_core = tasks_for_core
         self._places: tuple[str, ...] | None = None
@@ -65,34 +71,45 @@ class SparkScheduler:
     @property
     def tasks(self) -> int:
         """See Scheduler."""
-        self._session.get()
+        if not self._session.cores:
+            self._session.jobs.run(lambda _: None, "Spark did not start", pool=self._pool)
         return max(1, self._session.cores) * self._tasks_for_core
 
     def warm(self) -> None:
         """Start the session and the Python processes of its executors. TidemarkError spark.*."""
-        context = self._session.get().sparkContext
-        with job_failed("Spark did not warm up"):
+
+        def warm(session: SparkSession) -> None:
+            context = session.sparkContext
             # Its function is one of Python's own: executors need nothing else for it.
             if self._session.is_local:
                 count = min(self.tasks, _WARMED)
-                context.union([self._own(context, g).map(abs) for g in range(count)]).collect()
+                with self._session.step_lock:
+                    context.union([self._own(context, g).map(abs) for g in range(count)]).collect()
             else:
                 context.parallelize(range(self.tasks), self.tasks).map(abs).collect()
 
+        self._session.jobs.run(warm, "Spark did not warm up", pool=self._pool)
+
     def run(self, work: Work) -> Sequence[Row]:
         """See Scheduler."""
-        context = self._session.get().sparkContext
-        with job_failed("the tasks of an epoch failed on Spark"):
+
+        def run(session: SparkSession) -> Sequence[Row]:
+            context = session.sparkContext
             if self._session.is_local:
                 return self._run_here(context, work)
             rows: list[Row] = self._job(context, work).collect()
-        return rows
+            return rows
+
+        size = {"nbytes": work.nbytes, "tasks": work.groups}
+        return self._session.jobs.run(run, FAILED, pool=self._pool, **size)
 
     def _run_here(self, context: SparkContext, work: Work) -> list[Row]:
         """Run a work on a local master: each step is a job, and its rows pass this process.
 
         The processes of a local master share one executor, and Spark gives a task to any of them,
         unless they differ in their environment. A shuffle has one environment for all its tasks.
+        Views of one session take turns, step by step: two tasks at a time of one environment would
+        need two processes, and a bucket is open in one.
         """
         content = pickle.dumps(work)
         given: list[list[Row]] = [[] for _ in range(work.groups)]
@@ -104,7 +121,9 @@ class SparkScheduler:
                 for group, rows in enumerate(given)
             ]
             given = [[] for _ in range(work.groups)]
-            for group, row in context.union(tasks).collect():
+            with self._session.step_lock:
+                found = context.union(tasks).collect()
+            for group, row in found:
                 given[group].append(row)
         return [row for rows in given for row in rows]
 
@@ -158,20 +177,6 @@ class SparkScheduler:
         except (Py4JError, AttributeError, TypeError):
             return None
         return self._located
-
-
-@contextmanager
-def job_failed(what: str) -> Iterator[None]:
-    """Raise TemporaryError spark.job for an error of Spark's, or of the way to it."""
-    try:
-        yield
-    except GONE as error:
-        raise TemporaryError(
-            "spark.job",
-            what,
-            detail=str(error)[-4000:],
-            hint="no action needed if it is a short failure: the epoch is run again",
-        ) from error
 
 
 def _same(group: int) -> int:

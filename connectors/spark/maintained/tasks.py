@@ -101,7 +101,7 @@ class Job:
     content: the pickled MaintainedView, which goes from the driver to the tasks and is in no file.
     previous: the committed version that every state is brought to. generation: of the driver.
     spread: the keys that are spread after that version, and while its next epoch is stepped.
-    commit: the digest of that version's manifest.
+    commit: the digest of that version's manifest. nbytes: of what the tasks read at worst.
     """
 
     content: bytes = field(repr=False)
@@ -112,6 +112,7 @@ class Job:
     previous: Version
     spread: Spread = ()
     commit: str = ""
+    nbytes: int = 0
 
     @property
     def layout(self) -> Layout:
@@ -413,6 +414,11 @@ class BucketWork:
     def groups(self) -> int:
         """See Work."""
         return self.job.groups
+
+    @property
+    def nbytes(self) -> int:
+        """See Work."""
+        return self.job.nbytes
 
     def group_of(self, slot: int, group: int) -> int:
         """See Work."""

@@ -21,7 +21,7 @@ from connectors.postgres.embedded.server import free_port
 HOME = Path(pyspark.__file__).parent
 ROOT = Path(__file__).resolve().parents[3]
 HOST = "127.0.0.1"
-START_S = 120.0
+START_S = 300.0
 # Small JVMs: the tests' rows are few.
 MEMORY = {"SPARK_DAEMON_MEMORY": "768m"}
 
@@ -104,16 +104,17 @@ def connect_server(folder: Path, port: int | None = None) -> Iterator[str]:
 @contextmanager
 def standalone(folder: Path) -> Iterator[str]:
     """The spark:// URL of a master with two workers of one core each."""
-    port, web = free_port(), free_port()
-    deploy = "org.apache.spark.deploy"
-    at = ["--host", HOST, "--port", str(port), "--webui-port", str(web)]
-    url = f"spark://{HOST}:{port}"
-    with (
-        program(folder, "master", f"{deploy}.master.Master", *at, port=port),
-        worker(folder, "one", url),
-        worker(folder, "two", url),
-    ):
+    with master(folder, free_port()) as url, worker(folder, "one", url), worker(folder, "two", url):
         yield url
+
+
+@contextmanager
+def master(folder: Path, port: int) -> Iterator[str]:
+    """The spark:// URL of a master, which remembers nothing of one before it at this port."""
+    at = ["--host", HOST, "--port", str(port), "--webui-port", str(free_port())]
+    kind = "org.apache.spark.deploy.master.Master"
+    with program(folder, "master", kind, *at, port=port):
+        yield f"spark://{HOST}:{port}"
 
 
 @contextmanager

@@ -209,3 +209,26 @@ def test_a_sink_that_has_failed() -> None:
 def test_a_sink_that_refuses_degrades_all_views() -> None:
     found = known({"default": figures(sink_error="it is read-only [sink.read_only]")})
     assert set(states_of(found).values()) == {("degraded", "sink.read_only")}
+
+
+def test_a_view_whose_spark_does_not_get_on_is_degraded_with_its_reason() -> None:
+    text = "Spark makes no progress: no task runs: Initial job has not accepted any resources"
+    group = "spark0123456789abcdef"
+    on_spark = view("v", "source", options={"group": group})
+    built = view("w", "source", options={"group": group}, status="backfilling")
+    facts = {"default": figures(), group: figures(spark_error=f"{text} [spark.waiting]")}
+    found = StatusInputs(facts, views=(on_spark, built))
+    standing = view_standing(found, on_spark)
+    assert standing.error is not None
+    assert (standing.status, standing.error.code) == ("degraded", "spark.waiting")
+    assert text in standing.error.title
+    assert view_standing(found, built).status == "backfilling"
+    assert view_standing(found, built).error == standing.error
+    assert service_standing(found) == (
+        "degraded",
+        [f'group "{group}": {text} [spark.waiting]'],
+    )
+    # A view of this process stays live while Spark keeps a backfill waiting.
+    local = view("l", "source")
+    found = StatusInputs({"default": figures(spark_error=text)}, views=(local,))
+    assert view_standing(found, local).status == "live"
