@@ -26,7 +26,7 @@ from connectors.partition_cache import RUNS, OnProgress, Progress, is_cached
 from connectors.shuffle_storage import Exchange, FolderExchange
 from connectors.source import SnapshotPart
 from connectors.spark.frame import FRAME, Row, to_table
-from connectors.spark.job_watch import WatchedJob, enter
+from connectors.spark.job_watch import BACKFILL, WatchedJob, enter
 from connectors.spark.records import DONE, FAILED, PART, TaskRecord, decode_error
 from connectors.spark.result import BackfillResult, added_up
 from connectors.spark.segment import Job, additive_nodes, node_specs, table_specs
@@ -51,14 +51,12 @@ WORKER_LOST = "Python worker exited unexpectedly"
 class SparkBackfill:
     """Backfills views on one session.
 
-    buckets: the number of tasks of a stage; None: by the relations' estimated rows. pool: of the
-    session's scheduler.
+    buckets: the number of tasks of a stage; None: by the relations' estimated rows.
     """
 
-    def __init__(self, session: LazySession, buckets: int | None = None, pool: str = "") -> None:
+    def __init__(self, session: LazySession, buckets: int | None = None) -> None:
         self._session = session
         self._buckets = buckets
-        self._pool = pool
 
     def run(
         self,
@@ -91,7 +89,7 @@ class SparkBackfill:
         specs = node_specs(nodes, scope, evaluator())
         waiting = Progress(0, len(flat), parts_reused=sum(is_cached(part) for _, part in flat))
         for attempt in range(ATTEMPTS):
-            with self._session.jobs.job(self._pool):
+            with self._session.jobs.job(BACKFILL):
                 # Watched, since a cluster may not let it start.
                 spark = self._session.get(partial(on_progress, waiting))
             buckets = self._buckets or _bucket_count(relations, self._session.cores)
@@ -120,7 +118,7 @@ class SparkBackfill:
     def _attempt(self, spark: SparkSession, job: Job, on_progress: OnProgress) -> Exception | None:
         """Run one Spark job to its end and watch it; return Spark's error if it fails."""
         watch = _Watch(job)
-        with self._session.jobs.job(self._pool) as watched:
+        with self._session.jobs.job(BACKFILL) as watched:
             action = _Action(spark, job, watched)
             action.start()
             try:

@@ -1,10 +1,10 @@
 """The jobs of a Spark session while they run: which wait, why, and which must be ended.
 
 Spark waits without limit for executors, and for a master that has forgotten the application. Here
-each job has a deadline by its size, and a session that cannot get executors any more is ended; a
-new one runs the work again. Invariant: a job without progress has a reason, in Spark's own
-words if there are any, until it makes some. One thread watches while there are jobs; an idle
-session costs nothing.
+each job has a deadline by its size, after which it is run again with twice the time; and a session
+that cannot get executors any more is ended, and a new one runs the work again. Invariant: a job
+without progress has a reason, in Spark's own words if there are any, until it makes some. One
+thread watches while there are jobs; an idle session costs nothing.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ FORGOTTEN_S, GONE_S = 5.0, 120.0
 # A job that was cancelled has so long to end.
 CANCELLED_S = 30.0
 PAUSE_S = (1.0, 15.0)
+# Pools of the scheduler, which is fair between them.
+EPOCHS, BACKFILL = "epochs", "backfill"
 # Raised by calls on a lost session, in addition to the error of its job.
 GONE = (Py4JError, PySparkException, OSError)
 # A session that did not start is tried again if the cluster may be the cause.
@@ -92,8 +94,6 @@ class WatchedJob:
     pool: str
     late_s: float
     deadline_s: float
-    # In which it was begun.
-    thread: threading.Thread = field(default_factory=threading.current_thread)
     group: str = field(default_factory=lambda: f"tidemark-{uuid.uuid4().hex}")
     # None while the session starts.
     session: SparkSession | None = None
@@ -106,14 +106,19 @@ class WatchedJob:
     waiting: str = ""
     # Why the watch has ended its session, which the next one makes good.
     lost: str = ""
-    # Nobody waits for it any more.
-    is_abandoned: bool = False
+    # Set before its session is stopped: nothing takes its place.
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def failures(self) -> tuple[type[Exception], ...]:
+        """What calls on its session raise; of one that was stopped even the objects are gone."""
+        return (Exception,) if self.stopped.is_set() else GONE
 
     def begin(self, session: SparkSession | None) -> None:
         """Begin in a session: what was seen of another one does not count."""
         self.session, self.had_executors, self.lost = session, False, ""
         self.idle_s = self.ran_s = self.without_executors_s = 0.0
-        self.ended = 0
+        self.ended, self.cancelled_s = 0, None
 
 
 class SparkLog:
@@ -162,25 +167,14 @@ class JobWatch:
             reasons = [j.waiting for j in self._jobs if pool in (None, j.pool)]
         return next(filter(None, reasons), "")
 
-    def waiting_of(self, thread: threading.Thread) -> str:
-        """Return why what a thread has begun makes no progress; "" if it makes some."""
+    def stop(self) -> None:
+        """Let every job end with its session, which is about to be stopped."""
         with self._lock:
-            return next((j.waiting for j in self._jobs if j.thread is thread), "")
-
-    def cancel(self, thread: threading.Thread) -> None:
-        """Cancel what a thread has begun: nobody waits for it any more."""
-        with self._lock:
-            jobs = [job for job in self._jobs if job.thread is thread]
-        for job in jobs:
-            job.is_abandoned = True
-            with suppress(*GONE):  # a lost session runs nothing
-                if job.session is not None:
-                    _cancel(job.session, job)
+            for job in self._jobs:
+                job.stopped.set()
 
     @contextmanager
-    def job(
-        self, pool: str = "", nbytes: int | None = None, tasks: int = 1
-    ) -> Iterator[WatchedJob]:
+    def job(self, pool: str, nbytes: int | None = None, tasks: int = 1) -> Iterator[WatchedJob]:
         """Watch what is done meanwhile.
 
         pool: whose it is. nbytes: read at worst, by so many tasks; None if that is not known, so
@@ -205,13 +199,14 @@ class JobWatch:
         action: Callable[[SparkSession], _T],
         what: str,
         *,
-        pool: str = "",
+        pool: str = EPOCHS,
         nbytes: int = 0,
         tasks: int = 1,
     ) -> _T:
-        """Return what `action` does on the session; again on a new one if the cluster was away.
+        """Return what `action` does on the session.
 
-        what: the error if it fails. TemporaryError spark.job, spark.deadline; TidemarkError as of
+        It is called again on a new session if the cluster was away, and with twice the time if it
+        took too long. what: the error if it fails. TemporaryError spark.job; TidemarkError as of
         `LazySession.get`.
         """
         pauses = Backoff(*PAUSE_S)
@@ -227,15 +222,15 @@ class JobWatch:
                     if error.code != "spark.start_failed" or not error.is_temporary:
                         raise
                     job.waiting = _reason(error.what, self._log.words)
-                except GONE as error:
+                except job.failures as error:
                     if job.cancelled_s is not None:
-                        raise _late(what, job) from error
-                    if not job.lost or job.is_abandoned:
+                        job.deadline_s *= 2
+                    elif job.lost:
+                        job.waiting = job.lost
+                    else:
                         raise failed(what, error) from error
-                    job.waiting = job.lost
-                if job.is_abandoned:
-                    raise failed(what, RuntimeError("it was cancelled"))
-                time.sleep(pauses.next_s())
+                if job.stopped.wait(pauses.next_s()):
+                    raise failed(what, RuntimeError("the session was stopped"))
 
     # --- the watcher's thread -------------------------------------------------------------------
 
@@ -251,9 +246,10 @@ class JobWatch:
             passed_s, self._polled_at = now - self._polled_at, now
             self._log.refresh(self._session.log_path)
             for job in jobs:
-                # A session that has just ended: the job's own thread reports that.
-                with suppress(*GONE):
+                try:
                     self._inspect(job, passed_s)
+                except job.failures:
+                    continue  # its session has just ended: its own thread reports that
 
     def _inspect(self, job: WatchedJob, passed_s: float) -> None:
         session = job.session
@@ -284,8 +280,7 @@ class JobWatch:
         is_moving = found.own_running > 0 or found.own_ended > job.ended
         job.ended = max(job.ended, found.own_ended)
         job.had_executors |= found.executors > 0
-        is_missing = found.executors == 0 and not self._session.grows
-        job.without_executors_s = job.without_executors_s + passed_s if is_missing else 0.0
+        job.without_executors_s = 0.0 if found.executors else job.without_executors_s + passed_s
         if is_moving:
             job.idle_s, job.ran_s = 0.0, job.ran_s + passed_s
             self._log.forget()
@@ -299,7 +294,7 @@ class JobWatch:
 
     def _why(self, job: WatchedJob, what: str, patience_s: float, compiled_s: float = 0.0) -> str:
         if job.cancelled_s is not None:
-            return _reason(f"tasks took longer than {job.deadline_s:.0f} s", "")
+            return _reason(f"tasks took longer than {job.deadline_s:.0f} s, and run again", "")
         if job.idle_s > patience_s:
             return _reason(what, self._log.words)
         if job.ran_s > job.late_s + compiled_s:
@@ -308,23 +303,15 @@ class JobWatch:
         return "" if job.ran_s else job.waiting
 
     def _is_lost(self, job: WatchedJob) -> bool:
-        if self._log.is_master_lost and job.without_executors_s > FORGOTTEN_S:
-            return True
-        return job.had_executors and job.without_executors_s > GONE_S
+        grows = self._session.grows
+        if self._log.is_master_lost:
+            return job.without_executors_s > (GONE_S if grows else FORGOTTEN_S)
+        return job.had_executors and not grows and job.without_executors_s > GONE_S
 
 
 def _reason(what: str, words: str) -> str:
     text = f"Spark makes no progress: {what}{': ' if words else ''}{words}"
     return str(TemporaryError("spark.waiting", text))
-
-
-def _late(what: str, job: WatchedJob) -> TidemarkError:
-    return TemporaryError(
-        "spark.deadline",
-        what,
-        detail=f"its tasks have run for {job.ran_s:.0f} s and were cancelled",
-        hint="no action needed if it happens once: the epoch is run again; else see Spark's log",
-    )
 
 
 def failed(what: str, error: Exception) -> TidemarkError:
@@ -355,7 +342,7 @@ def enter(session: SparkSession, job: WatchedJob) -> None:
     context = session.sparkContext
     # Interrupted, a task ends its process of Python too.
     context.setJobGroup(job.group, "an epoch of Tidemark", interruptOnCancel=True)
-    context.setLocalProperty("spark.scheduler.pool", job.pool or "default")
+    context.setLocalProperty("spark.scheduler.pool", job.pool)
 
 
 def _cancel(session: SparkSession, job: WatchedJob) -> None:

@@ -160,17 +160,18 @@ class LazySession:
         """End the session at once, if it is still this one: its jobs fail, and get() starts
         another. Nothing is waited for, whatever the cluster does.
         """
+        # Taken before the check: the JVM of the next session is never killed for this one.
+        child = getattr(SparkContext._gateway, "proc", None)
         if self._session is not session:
             return
         if self.is_connect:
             session.interruptAll()
-            return
-        child = getattr(SparkContext._gateway, "proc", None)
-        if child is not None:
+        elif child is not None:
             child.kill()
 
     def stop(self) -> None:
         """End session, JVM and workers; get() may start a new session."""
+        self.jobs.stop()
         with self._lock:
             if self._session is not None and self._answers():
                 self._session.stop()

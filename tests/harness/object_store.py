@@ -8,6 +8,7 @@ import socket
 import subprocess
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,7 +20,6 @@ from pyarrow import fs
 
 from connectors.loopback import free_port
 
-BUCKET = "exchange"
 # A server of objects in a folder, whose conditional writes are those of the file system.
 GATEWAY = "versitygw"
 START_S = 30.0
@@ -86,5 +86,7 @@ def _new_bucket(place: str) -> str:
     files = fs.S3FileSystem(
         endpoint_override=place, scheme="http", region="us-east-1", allow_bucket_creation=True
     )
-    files.create_dir(BUCKET)
-    return f"s3://{BUCKET}/tidemark?scheme=http&region=us-east-1&endpoint_override={place}"
+    # All servers of moto in a process have the same buckets.
+    bucket = f"exchange-{uuid.uuid4().hex}"
+    files.create_dir(bucket)
+    return f"s3://{bucket}/tidemark?scheme=http&region=us-east-1&endpoint_override={place}"

@@ -27,21 +27,17 @@ Batches = Iterable[pa.RecordBatch]
 
 
 class ConnectScheduler:
-    """Runs works on the executors of a Connect server. folder: for states, on each one's disk.
+    """Runs works on the executors of a Connect server. folder: for states, on each one's disk."""
 
-    pool: as of SparkScheduler.
-    """
-
-    def __init__(self, session: LazySession, folder: str, pool: str = "") -> None:
+    def __init__(self, session: LazySession, folder: str) -> None:
         self._session = session
-        self._pool = pool
         self._folder = f"{folder}/{FOLDER}-{uuid.uuid4().hex[:12]}"
 
     @property
     def tasks(self) -> int:
         """See Scheduler."""
         if not self._session.cores:
-            self._session.jobs.run(lambda _: None, "Spark did not start", pool=self._pool)
+            self._session.jobs.run(lambda _: None, "Spark did not start")
         return max(1, self._session.cores)
 
     def warm(self) -> None:
@@ -50,7 +46,7 @@ class ConnectScheduler:
         def warm(session: SparkSession) -> None:
             _started(session, self.tasks).mapInArrow(_warmed, FRAME).count()
 
-        self._session.jobs.run(warm, "Spark did not warm up", pool=self._pool)
+        self._session.jobs.run(warm, "Spark did not warm up")
 
     def run(self, work: Work) -> Sequence[Row]:
         """See Scheduler."""
@@ -58,8 +54,7 @@ class ConnectScheduler:
         def run(session: SparkSession) -> pa.Table:
             return _last_frame(session, work, self._folder).toArrow()
 
-        size = {"nbytes": work.nbytes, "tasks": work.groups}
-        found = self._session.jobs.run(run, FAILED, pool=self._pool, **size)
+        found = self._session.jobs.run(run, FAILED, nbytes=work.nbytes, tasks=work.groups)
         return list(from_batches(found.to_batches()))
 
 

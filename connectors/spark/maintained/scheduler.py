@@ -55,8 +55,7 @@ class Scheduler(Protocol):
     def run(self, work: Work) -> Sequence[Row]:
         """Return the rows of all tasks of the last step, each task's once.
 
-        TemporaryError spark.job: tasks have failed repeatedly; spark.deadline: they took too long
-        for the work's bytes. The work may be run again.
+        TemporaryError spark.job: tasks have failed repeatedly; the work may be run again.
         """
         ...
 

@@ -37,7 +37,7 @@ SETTINGS = {
     # A copy of a slow task would be killed with the process that has the buckets.
     "spark.speculation": "false",
     "spark.locality.wait": "1s",
-    # Each view has a pool: one with many or long tasks does not hold up the others.
+    # Epochs and backfills have a pool each: a build does not hold up the version before it.
     "spark.scheduler.mode": "FAIR",
 }
 FOLDER = "tidemark-buckets"
@@ -52,15 +52,11 @@ _WARMED = 4
 class SparkScheduler:
     """Runs works on a session's executors. folder: for states, on each executor's own disk.
 
-    tasks_for_core: more tasks than cores even out skew, and cost about 10 ms each. pool: of the
-    session's scheduler, which is fair between pools.
+    tasks_for_core: more tasks than cores even out skew, and cost about 10 ms each.
     """
 
-    def __init__(
-        self, session: LazySession, folder: str, tasks_for_core: int = 1, pool: str = ""
-    ) -> None:
+    def __init__(self, session: LazySession, folder: str, tasks_for_core: int = 1) -> None:
         self._session = session
-        self._pool = pool
         self._folder = f"{folder}/{FOLDER}-{uuid.uuid4().hex[:12]}"
         self._tasks_for_core = tasks_for_core
         self._places: tuple[str, ...] | None = None
@@ -72,7 +68,7 @@ class SparkScheduler:
     def tasks(self) -> int:
         """See Scheduler."""
         if not self._session.cores:
-            self._session.jobs.run(lambda _: None, "Spark did not start", pool=self._pool)
+            self._session.jobs.run(lambda _: None, "Spark did not start")
         return max(1, self._session.cores) * self._tasks_for_core
 
     def warm(self) -> None:
@@ -88,7 +84,7 @@ class SparkScheduler:
             else:
                 context.parallelize(range(self.tasks), self.tasks).map(abs).collect()
 
-        self._session.jobs.run(warm, "Spark did not warm up", pool=self._pool)
+        self._session.jobs.run(warm, "Spark did not warm up")
 
     def run(self, work: Work) -> Sequence[Row]:
         """See Scheduler."""
@@ -100,8 +96,7 @@ class SparkScheduler:
             rows: list[Row] = self._job(context, work).collect()
             return rows
 
-        size = {"nbytes": work.nbytes, "tasks": work.groups}
-        return self._session.jobs.run(run, FAILED, pool=self._pool, **size)
+        return self._session.jobs.run(run, FAILED, nbytes=work.nbytes, tasks=work.groups)
 
     def _run_here(self, context: SparkContext, work: Work) -> list[Row]:
         """Run a work on a local master: each step is a job, and its rows pass this process.

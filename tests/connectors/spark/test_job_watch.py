@@ -51,56 +51,77 @@ def test_the_words_are_the_newest_whole_line_about_executors(tmp_path: Path) -> 
 
 @needs_java
 @pytest.mark.whole
-@pytest.mark.timeout(300)
-def test_a_job_past_its_deadline_ends_and_no_other(
+@pytest.mark.timeout(900)
+def test_a_job_past_its_deadline_is_run_again_and_no_other(
     session: LazySession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its reason is shown first. The other job, of another pool, shares the session."""
     session.get()
     monkeypatch.setattr(job_watch, "LATE_S", 1.0)
-    monkeypatch.setattr(job_watch, "DEADLINE_S", 4.0)
-    jobs, failures = session.jobs, list[TidemarkError]()
+    monkeypatch.setattr(job_watch, "DEADLINE_S", 8.0)
+    jobs, tries, found = session.jobs, list[float](), list[int]()
 
-    def never_ends(spark: SparkSession) -> None:
-        spark.sparkContext.parallelize([3600], 1).foreach(time.sleep)
+    def hangs_once(spark: SparkSession) -> int:
+        tries.append(0 if tries else 3600)
+        return spark.sparkContext.parallelize([tries[-1]], 1).map(slept).sum()
 
-    def run() -> None:
-        with pytest.raises(TidemarkError) as raised:
-            jobs.run(never_ends, "it failed", pool="bad")
-        failures.append(raised.value)
+    def slept(seconds: float) -> int:
+        time.sleep(seconds)
+        return 42
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=lambda: found.append(jobs.run(hangs_once, "it", pool="bad")))
     thread.start()
     wait_until(lambda: "take longer" in jobs.waiting("bad"), within_s=120)
     # The one that has begun keeps its own.
     monkeypatch.undo()
     good = jobs.run(lambda s: s.sparkContext.parallelize(range(9), 1).sum(), "it", pool="good")
     assert good == 36 and jobs.waiting("good") == ""
-    thread.join(120)
-    assert [(f.code, f.is_temporary) for f in failures] == [("spark.deadline", True)]
+    thread.join(600)
+    # On a busy machine the next ones are too late as well.
+    assert found == [42] and len(tries) > 1
     assert jobs.waiting() == "" and session.is_alive()
 
 
 @needs_java
 @pytest.mark.whole
-@pytest.mark.timeout(300)
-def test_what_nobody_waits_for_is_cancelled(session: LazySession) -> None:
-    begun, failures = threading.Event(), list[TidemarkError]()
+def test_a_job_that_fails_is_an_error(session: LazySession) -> None:
+    with pytest.raises(TidemarkError) as raised:
+        session.jobs.run(lambda s: s.sparkContext.parallelize([0], 1).map(divided).sum(), "it")
+    assert (raised.value.code, raised.value.is_temporary) == ("spark.job", True)
+    assert "ZeroDivisionError" in raised.value.detail
 
-    def never_ends(spark: SparkSession) -> None:
+
+@needs_java
+@pytest.mark.whole
+@pytest.mark.timeout(900)
+def test_a_job_ends_with_a_session_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the error of a job, which is not run again; and no thread crashes, the watcher's too."""
+    crashed: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", crashed.append)
+    lazy, begun, failures = LazySession("local[2]"), threading.Event(), list[TidemarkError]()
+
+    def uses_it(spark: SparkSession) -> None:
         begun.set()
-        spark.sparkContext.parallelize([3600], 1).foreach(time.sleep)
+        while True:
+            spark.sparkContext.parallelize([0.2], 1).foreach(time.sleep)
 
     def run() -> None:
         with pytest.raises(TidemarkError) as raised:
-            session.jobs.run(never_ends, "it failed")
+            lazy.jobs.run(uses_it, "it failed")
         failures.append(raised.value)
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert begun.wait(120)
-    # A job that Spark does not know yet cannot be cancelled: again until it is.
-    while thread.is_alive():
-        session.jobs.cancel(thread)
-        thread.join(0.5)
+    try:
+        assert begun.wait(300)
+        time.sleep(2 * job_watch.POLL_S)
+    finally:
+        lazy.stop()
+    thread.join(300)
     assert [f.code for f in failures] == ["spark.job"]
+    wait_until(lambda: "spark-jobs" not in {t.name for t in threading.enumerate()}, within_s=60)
+    assert crashed == [] and not lazy.is_started
+
+
+def divided(number: int) -> float:
+    return 1 / number
