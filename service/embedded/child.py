@@ -14,16 +14,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
-
-import httpx
 
 from dataflow.errors import TemporaryError, TidemarkError
 from service.embedded.folders import make_shared, usable
 
 READY_S = 600.0
+ANSWER_S = 5.0
+POLL_S = 0.02
 # An engine without a state_dir drops its objects in a database of the user at the end.
 END_S = 90.0
 _ROOT = Path(__file__).resolve().parents[2]
@@ -119,12 +120,18 @@ class Child:
 
     def _await_answer(self) -> None:
         deadline = time.monotonic() + READY_S
+        address = self.url.removeprefix("http://")
         while time.monotonic() < deadline and self.is_running:
+            # A client of httpx would cost as much as this pause, each time.
+            connection = HTTPConnection(address, timeout=ANSWER_S)
             try:
-                httpx.get(f"{self.url}/health", timeout=5)
+                connection.request("GET", "/health")
+                connection.getresponse().read()
                 return
-            except httpx.HTTPError:
-                time.sleep(0.05)
+            except (OSError, HTTPException):
+                time.sleep(POLL_S)
+            finally:
+                connection.close()
         raise self._not_started()
 
     def _not_started(self) -> TidemarkError:

@@ -21,7 +21,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extras import Json
 
 from connectors.postgres.catalog.listener import Listener
-from connectors.postgres.schema import schema_setup, view_status
+from connectors.postgres.schema import channels, schema_setup, view_status
 from connectors.postgres.schema.stored_roles import current_name
 from connectors.postgres.session.quoting import quote_name
 from connectors.postgres.session.session import Session, to_error
@@ -158,7 +158,7 @@ class Control:
     """
 
     def __init__(
-        self, dsn: str, service: str = schema_setup.DEFAULT_SERVICE, *, is_one_session: bool = False
+        self, dsn: str, service: str = channels.DEFAULT_SERVICE, *, is_one_session: bool = False
     ) -> None:
         self._dsn = dsn
         self.service = service
@@ -380,7 +380,7 @@ class Control:
 
     def notify(self) -> None:
         """Wake every waiting session, without a change."""
-        self._query("SELECT pg_notify(%s, 'CALL')", schema_setup.CHANNEL)
+        self._query("SELECT pg_notify(%s, 'CALL')", channels.CHANNEL)
 
     def listen(self) -> Listener:
         """Open a new listening session; the caller closes it."""
@@ -457,7 +457,7 @@ def name_taken(title: str, other: str, *, is_going: bool = False) -> SinkError:
 
 
 @contextmanager
-def control_of(dsn: str, service: str = schema_setup.DEFAULT_SERVICE) -> Iterator[Control]:
+def control_of(dsn: str, service: str = channels.DEFAULT_SERVICE) -> Iterator[Control]:
     """Yield a Control and close it at the end."""
     control = Control(dsn, service)
     try:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import psycopg2
 
-from connectors.postgres.schema.schema_setup import CHANNEL
+from connectors.postgres.schema.channels import CHANNEL
 from connectors.postgres.session.liveness_watchdog import Watched
 from connectors.postgres.session.quoting import quote_name
 from connectors.postgres.session.session import connect

@@ -17,7 +17,7 @@ import psycopg2
 from psycopg2.extensions import connection as Connection
 from psycopg2.extras import Json
 
-from connectors.postgres.schema.schema_setup import CHANNEL, DEFAULT_SERVICE, REQUESTS, WAKE_UP
+from connectors.postgres.schema.channels import CHANNEL, DEFAULT_SERVICE, REQUESTS, WAKE_UP
 from connectors.postgres.schema.stored_roles import current_name, current_oid
 from connectors.postgres.session.session import (
     connect,

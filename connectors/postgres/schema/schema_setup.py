@@ -14,6 +14,7 @@ from typing import Any
 
 from psycopg2.extensions import connection as Connection
 
+from connectors.postgres.schema.channels import REQUESTS, WAKE_UP
 from connectors.postgres.schema.history_target import OPEN_EPOCH
 from connectors.postgres.schema.lease import FENCED_STATE
 from connectors.postgres.schema.stored_roles import DROPPED
@@ -38,12 +39,6 @@ from connectors.view_states import DesiredState, ViewState
 from dataflow.errors import SinkError
 from storage.failpoints import failpoint
 
-CHANNEL = "tidemark"
-# The prefix of a service that sets none.
-DEFAULT_SERVICE = "tidemark"
-# The channel of requests, and the name of the session that `tidemark.ring` cancels.
-# The second is what the released functions look for: its text stays.
-REQUESTS, WAKE_UP = "tidemark_requests", "tidemark doorbell"
 MISSING_STATE = "TM002"
 
 _LOCK = 7_954_889_273_471_283

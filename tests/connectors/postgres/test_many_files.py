@@ -13,7 +13,7 @@ import pytest
 from connectors.postgres.catalog.catalog import Control
 from connectors.postgres.catalog.listener import Listener
 from connectors.postgres.catalog.requests import Requests
-from connectors.postgres.schema.schema_setup import CHANNEL
+from connectors.postgres.schema.channels import CHANNEL
 from service.runtime.memory_budget import allow_files
 from tests.harness.postgres import Database
 
