@@ -11,17 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dataflow.errors import TidemarkError
 from service.client.answers import Field, Problem
 from service.client.rows import Row, read_rows
+from service.client.tabular import Table, Tabular
 from service.client.values import parse_json
 
-if TYPE_CHECKING:
-    import pyarrow
-
-WEIGHT = "_weight"
 _ROWS = '"rows":['
 _DECODER = json.JSONDecoder(parse_int=str)
 
@@ -42,7 +39,7 @@ class StreamEnd:
     """A stream has reached its end."""
 
 
-class Epoch:
+class Epoch(Tabular):
     """The changes of one epoch to a view; with is_snapshot, the view's rows as of that epoch.
 
     number: of the service's epochs, not all of which change the view. positions: those that the
@@ -116,14 +113,8 @@ class Epoch:
         """The received JSON of each of `rows`; it is the same for equal rows only."""
         return [text for page in self._pages for text in _row_texts(page)]
 
-    def to_arrow(self, types: Mapping[str, pyarrow.DataType] | None = None) -> pyarrow.Table:
-        """Return the rows as an Arrow table, with a last column `_weight` (int64).
-
-        types, TidemarkError: see `RowSet.to_arrow`.
-        """
-        from service.client.arrow import table_of
-
-        return table_of(self.fields, self.rows, types or {}, (WEIGHT, self.weights))
+    def _table(self) -> Table:
+        return Table(self.fields, self.rows, self.weights)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ neither repeat nor hide other rows. Each page is of one snapshot; pages may be o
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
@@ -16,13 +15,14 @@ from dataflow.errors import TidemarkError
 from service.client.answers import Field
 from service.client.calls import Call, Sends, SendsLater
 from service.client.rows import Page, Row, RowSet
+from service.client.tabular import SHOWN_ROWS, html_of, lines_of
 
 if TYPE_CHECKING:
+    import pandas
+    import polars  # pyright: ignore[reportMissingImports]
     import pyarrow
 
 T = TypeVar("T")
-# Rows printed by str().
-SHOWN_ROWS = 20
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,22 @@ class Rows:
 
     def __str__(self) -> str:
         """Read and return the first rows, one per line, and "..." if there are more."""
-        found = list(islice(self, SHOWN_ROWS + 1))
-        lines = [repr(row) for row in found[:SHOWN_ROWS]]
-        lines += ["..."] if len(found) > SHOWN_ROWS else []
-        return "\n".join(lines) or "(no rows)"
+        return lines_of(self._first(SHOWN_ROWS + 1))
+
+    def _repr_html_(self) -> str:
+        found = self._first(SHOWN_ROWS + 1)
+        return html_of(found._table(), is_part=len(found) > SHOWN_ROWS)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        raise TypeError("rows are read when they are iterated over: len(rows.to_list())")
+
+    def _first(self, count: int) -> RowSet:
+        """Read the first rows alone."""
+        limit = count if self._options.limit is None else min(count, self._options.limit)
+        return _whole(list(Rows(self._sender, replace(self._options, limit=limit)).pages()))
 
     def pages(self) -> Iterator[Page]:
         """Yield the rows by page, with the epoch and positions of each page."""
@@ -126,6 +138,14 @@ class Rows:
     def to_arrow(self, types: Mapping[str, pyarrow.DataType] | None = None) -> pyarrow.Table:
         """Return all rows as an Arrow table, see `RowSet.to_arrow`."""
         return _whole(list(self.pages())).to_arrow(types)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return all rows as a pandas DataFrame, see `RowSet.to_pandas`."""
+        return _whole(list(self.pages())).to_pandas()
+
+    def to_polars(self) -> polars.DataFrame:
+        """Return all rows as a polars DataFrame, see `RowSet.to_polars`."""
+        return _whole(list(self.pages())).to_polars()
 
 
 class AsyncRows:
@@ -175,6 +195,14 @@ class AsyncRows:
     async def to_arrow(self, types: Mapping[str, pyarrow.DataType] | None = None) -> pyarrow.Table:
         """Return all rows as an Arrow table, see `RowSet.to_arrow`."""
         return _whole([page async for page in self.pages()]).to_arrow(types)
+
+    async def to_pandas(self) -> pandas.DataFrame:
+        """Return all rows as a pandas DataFrame, see `RowSet.to_pandas`."""
+        return _whole([page async for page in self.pages()]).to_pandas()
+
+    async def to_polars(self) -> polars.DataFrame:
+        """Return all rows as a polars DataFrame, see `RowSet.to_polars`."""
+        return _whole([page async for page in self.pages()]).to_polars()
 
 
 def _after(calls: Generator[Call[Page], Page, None], page: Page) -> Call[Page] | None:

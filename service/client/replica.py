@@ -7,17 +7,15 @@ are equal if PostgreSQL prints them equally (1.0 is not 1.00). Not thread-safe.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from service.client.answers import Field
 from service.client.epochs import Epoch
-from service.client.rows import Row, RowSet
-
-if TYPE_CHECKING:
-    import pyarrow
+from service.client.rows import Row
+from service.client.tabular import Table, Tabular
 
 
-class Replica:
+class Replica(Tabular):
     """The sum of a view's epochs, the first of which is a snapshot.
 
     number, positions, resume: of the newest epoch. len() and iteration include duplicates.
@@ -78,6 +76,5 @@ class Replica:
         """Return each row as a dict by column."""
         return [row._asdict() for row in self]
 
-    def to_arrow(self, types: Mapping[str, pyarrow.DataType] | None = None) -> pyarrow.Table:
-        """Return the rows as an Arrow table, see `RowSet.to_arrow`."""
-        return RowSet(self.fields, list(self)).to_arrow(types)
+    def _table(self) -> Table:
+        return Table(self.fields, list(self))

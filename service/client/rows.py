@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, overload
+from typing import Any, ClassVar, Self, TypeVar, overload
 
 from service.client.answers import Field
+from service.client.tabular import Table, Tabular, lines_of
 from service.client.values import reader_of
-
-if TYPE_CHECKING:
-    import pyarrow
 
 T = TypeVar("T")
 
@@ -92,8 +90,8 @@ def read_rows(fields: Sequence[Field], objects: Sequence[dict[str, Any]]) -> lis
     return list(map(row_type(names), zip(*columns, strict=True)))
 
 
-class RowSet(Sequence[Row]):
-    """Rows with their fields: a sequence of Row."""
+class RowSet(Tabular, Sequence[Row]):
+    """Rows with their fields: a sequence of Row, and a table of another package."""
 
     def __init__(self, fields: Sequence[Field], rows: list[Row]) -> None:
         self.fields: tuple[Field, ...] = tuple(fields)
@@ -115,6 +113,10 @@ class RowSet(Sequence[Row]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self)} rows: {', '.join(self.columns)}>"
 
+    def __str__(self) -> str:
+        """The first rows, one a line, and "..." if there are more."""
+        return lines_of(self.rows)
+
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the columns."""
@@ -124,15 +126,8 @@ class RowSet(Sequence[Row]):
         """Each row as a dict by column."""
         return [row._asdict() for row in self.rows]
 
-    def to_arrow(self, types: Mapping[str, pyarrow.DataType] | None = None) -> pyarrow.Table:
-        """Return the rows as an Arrow table; docs/PYTHON.md lists the types.
-
-        types: override those of some columns. TidemarkError rows.not_in_arrow for a value that the
-        type cannot represent.
-        """
-        from service.client.arrow import table_of
-
-        return table_of(self.fields, self.rows, types or {})
+    def _table(self) -> Table:
+        return Table(self.fields, self.rows)
 
 
 class Page(RowSet):
@@ -165,6 +160,9 @@ class DiffPage(Page):
         self.weights: list[int] = answer["weights"]
         self.begin: Mapping[str, Any] = answer["from"]
         self.end: Mapping[str, Any] = answer["to"]
+
+    def _table(self) -> Table:
+        return Table(self.fields, self.rows, self.weights)
 
 
 class QueryAnswer(RowSet):
