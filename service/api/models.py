@@ -7,7 +7,8 @@ is refused instead of ignored. Docstrings and descriptions are public: they appe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -15,9 +16,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ValidationError,
     field_validator,
     model_validator,
 )
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from dataflow.types import UTC
 from service.factory.planning import REFRESH
@@ -54,6 +57,14 @@ def _option(title: str, description: str, *, unit: str = "", is_rare: bool = Tru
     return Field(title=title, description=description, json_schema_extra=shown)
 
 
+def _unknown_option(name: object, value: object, names: Collection[str]) -> ValidationError:
+    found = get_close_matches(str(name), names, n=1)
+    meant = f'did you mean "{found[0]}"?' if found else f"there are {', '.join(names)}"
+    refusal = PydanticCustomError("unknown_option", "no such option; {meant}", {"meant": meant})
+    line = InitErrorDetails(type=refusal, loc=(str(name),), input=value)
+    return ValidationError.from_exception_data("options", [line])
+
+
 class ViewOptions(BaseModel):
     """Options of a view; the console's form is made from them."""
 
@@ -67,6 +78,16 @@ class ViewOptions(BaseModel):
             return given
         named = {k: v for k, v in given.items() if k != "most_rows"}
         return {"max_rows": given["most_rows"], **named}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_names(cls, given: object) -> object:
+        """Refuse an unknown option at its path, and name the one that may be meant."""
+        names = [*cls.model_fields, "most_rows"]
+        for name, value in given.items() if isinstance(given, dict) else ():
+            if name not in names:
+                raise _unknown_option(name, value, cls.model_fields)
+        return given
 
     backfill: Annotated[
         Literal["auto", "spark", "local"],

@@ -6,7 +6,7 @@ Every call raises TidemarkError with the service's code, detail, hint and positi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 from urllib.parse import quote
 
 from service.client.answers import (
@@ -22,6 +22,7 @@ from service.client.answers import (
 from service.client.calls import Call, Reply, call, call_for_view
 from service.client.rows import QueryAnswer
 from service.client.view_calls import each, into, is_done, once, without_none
+from service.client.view_options import ViewOptions
 
 # Declaring a source connects to it, which may take as long as its timeouts.
 SOURCE_S = 60.0
@@ -37,51 +38,15 @@ class ServiceCalls:
         query: str,
         *,
         wait_s: float = 60,
-        backfill: str = "auto",
-        runtime: str = "local",
-        group: str = "default",
-        changes_retention_s: int | None = None,
-        max_rows: int | None = None,
-        now: str = "moving",
-        time_zone: str = "UTC",
-        refresh: str | None = None,
-        history: str | None = None,
-        lateness: Mapping[str, str] | None = None,
-        late: str | None = None,
-        lateness_by: Mapping[str, str] | None = None,
-        idle_timeout_s: float | None = None,
-        emit: str | None = None,
-        window: Mapping[str, str] | None = None,
-        retain: str | None = None,
         idempotency_key: str | None = None,
+        **options: Unpack[ViewOptions],
     ) -> Call[str]:
         """Create a view and wait until it is live, at most wait_s; return the view.
 
-        name: `name` or `schema.name`, quoted as in SQL where needed. backfill: auto, spark or
-        local. runtime: local, spark or auto (docs/SCALE.md). group: views of one group show one
-        position. max_rows: maximum estimated rows of any part of its plan. now: moving or pinned.
-        refresh: how often values of now() change. history: such as "7 days" (docs/HISTORY.md).
-        lateness and the options after it: see docs/TIME.md. A view that fails while it is built
-        stays listed as failed until it is dropped. TidemarkError view.name_taken, sql.*, source.*.
+        name: `name` or `schema.name`, quoted as in SQL where needed. options: see `ViewOptions`. A
+        view that fails while it is built stays listed as failed until it is dropped. TidemarkError
+        view.name_taken, request.invalid for an unknown option, sql.*, source.*.
         """
-        options = {
-            "backfill": backfill,
-            "runtime": runtime,
-            "group": group,
-            "changes_retention_s": changes_retention_s,
-            "max_rows": max_rows,
-            "now": now,
-            "time_zone": time_zone,
-            "refresh": refresh,
-            "history": history,
-            "lateness": lateness,
-            "late": late,
-            "lateness_by": lateness_by,
-            "idle_timeout_s": idle_timeout_s,
-            "emit": emit,
-            "window": window,
-            "retain": retain,
-        }
         return Call(
             method="POST",
             path="/views",
@@ -98,12 +63,12 @@ class ServiceCalls:
         return Call(method="GET", path="/views", read=each(ViewState, "views"))
 
     @call
-    def validate(self, query: str, **options: Any) -> Call[Validation]:
+    def validate(self, query: str, **options: Unpack[ViewOptions]) -> Call[Validation]:
         """Return what a query would become, with warnings and estimate; nothing is created.
 
         options: as of `create`.
         """
-        body = {"query": query, **({"options": options} if options else {})}
+        body = {"query": query, "options": without_none(options)}
         return Call(method="POST", path="/views/validate", read=into(Validation), body=body)
 
     @call

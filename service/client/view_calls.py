@@ -7,7 +7,7 @@ in its docstring.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 from urllib.parse import quote
 
 from service.client.answers import (
@@ -23,6 +23,7 @@ from service.client.answers import (
 from service.client.calls import Call, Reply, call
 from service.client.records import Record
 from service.client.rows import DiffPage
+from service.client.view_options import ViewOptions
 
 R = TypeVar("R", bound=Record)
 ACCEPTED = 202
@@ -157,21 +158,14 @@ class ViewCalls:
         query: str,
         *,
         wait_s: float = 60,
-        backfill: str | None = None,
-        changes_retention_s: int | None = None,
-        history: str | None = None,
+        **options: Unpack[ViewOptions],
     ) -> Call[ViewState]:
         """Change the view's query; the view stays readable throughout.
 
         Raises if the new version is refused or fails; the view is then unchanged. If it is not done
-        after wait_s, `replacing` in the result shows the progress. backfill, changes_retention_s,
-        history: None keeps them; "none" ends a history.
+        after wait_s, `replacing` in the result shows the progress. options: those to change, see
+        `ViewOptions`; history "none" ends a history. TidemarkError request.invalid.
         """
-        options = {
-            "backfill": backfill,
-            "changes_retention_s": changes_retention_s,
-            "history": history,
-        }
         return self._changed("replace", wait_s, {"query": query, "options": without_none(options)})
 
     @call

@@ -17,7 +17,7 @@ import hashlib
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, Unpack
 
 from connectors.postgres.embedded import engine_query
 from connectors.postgres.embedded.function_tables import SCHEMA
@@ -29,6 +29,7 @@ from service.client.calls import Call
 from service.client.clients import Client, View
 from service.client.rows import RowSet, row_type
 from service.client.values import base_type, parse_json, reader_of
+from service.client.view_options import ViewOptions
 from service.client.wire import Endpoint
 from service.embedded.child import Child
 from service.embedded.functions import Functions, FunctionState, Refreshed
@@ -190,15 +191,16 @@ class Engine:
         name: str | None = None,
         *,
         replace: bool = False,
-        backfill: str = "local",
         wait_s: float = _BUILD_S,
+        **options: Unpack[ViewOptions],
     ) -> View:
         """Create a maintained view and return it, live unless wait_s was too short.
 
         name: `name` or `schema.name`; None derives it from the query, so that the same query gives
-        the same view. An existing view with this name and query is returned. With another query, it
-        is refused (view.name_taken) or, with replace, changed while it stays readable. SqlError,
-        TidemarkError view.*.
+        the same view. options: those of every view (`ViewOptions`, docs/REST.md); backfill is
+        "local" by default. An existing view with this name, query and these options is returned.
+        With others it is refused (view.name_taken) or, with replace, changed while it stays
+        readable. SqlError, TidemarkError view.*, request.invalid for an unknown option.
         """
         self._require_open()
         sql = sql.strip().removesuffix(";")
@@ -209,32 +211,48 @@ class Engine:
                 f'function "{name}" would be hidden by a view of this name',
                 hint="choose another name for the view",
             )
-        requirements = requirements_of(self.client.validate(sql).raw["reads"])
+        requirements = requirements_of(self.client.validate(sql, **options).raw["reads"])
         try:
             self._functions.widen(requirements)
             try:
-                return self.client.create(name, sql, wait_s=wait_s, backfill=backfill)
+                return self.client.create(
+                    name, sql, wait_s=wait_s, **{"backfill": "local", **options}
+                )
             except TidemarkError as error:
                 if error.code != "view.name_taken":
                     raise
-                return self._taken(name, sql, replace, wait_s, error)
+                return self._taken(name, sql, replace, wait_s, options, error)
         finally:
             self._functions.forget(requirements)
 
     def _taken(
-        self, name: str, sql: str, replace: bool, wait_s: float, refusal: TidemarkError
+        self,
+        name: str,
+        sql: str,
+        replace: bool,
+        wait_s: float,
+        options: ViewOptions,
+        refusal: TidemarkError,
     ) -> View:
-        """The view that has the name, with this query."""
+        """The view that has the name, with this query and these options."""
         try:
             state = self.client.view(name).state()
         except TidemarkError as error:
             # It is no view that has the name.
             raise refusal from error
-        if state.query != sql and not replace:
-            raise refusal
         view = self.client.view(state.path)
-        if state.query != sql:
-            view.replace(sql, wait_s=wait_s)
+        others = _other_options(state.options, options)
+        if replace and (state.query != sql or others):
+            view.replace(sql, wait_s=wait_s, **options)
+        elif state.query != sql:
+            raise refusal
+        elif others:
+            raise TidemarkError(
+                "view.name_taken",
+                f'view "{name}" exists with this query and other options',
+                detail=", ".join(others),
+                hint="pass replace=True to change them, or another name",
+            ) from refusal
         return view
 
     def wait(self, timeout_s: float = 60) -> str:
@@ -317,6 +335,16 @@ def _flatten(text: str, replacement: Callable[[str, str], str | None]) -> str:
     from dataflow.sql.parse.flatten import flattened
 
     return flattened(text, replacement)
+
+
+def _other_options(present: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """Return each given option that a view does not have, as text."""
+    # How its first rows were computed no longer matters, and "auto" leaves the choice.
+    return [
+        f"{name} is {present.get(name)!r}, not {value!r}"
+        for name, value in given.items()
+        if name != "backfill" and value not in (None, "auto", present.get(name))
+    ]
 
 
 def _everything(columns: Sequence[tuple[str, str]]) -> Requirement:
