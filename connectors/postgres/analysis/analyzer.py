@@ -37,6 +37,7 @@ from connectors.postgres.types.column_types import ColumnTypes, check_type_name
 from dataflow.errors import Position, SinkError, SourceError, SqlError, TidemarkError
 from dataflow.expressions.ir import Literal
 from dataflow.lexer import find_words, one_query, position_of
+from dataflow.mismatched_types import mismatch_of
 from dataflow.schema import VIEW_SOURCE, Field, Relation
 from dataflow.sql.bind.analysis import Analysis, Routine, Table
 from dataflow.types import UTC, SqlType, TypeKind
@@ -598,13 +599,14 @@ def _to_error(
     state, diagnostics = error.pgcode, error.diag
     if state is None or is_temporary(error):
         return to_error(error, "source", doing)
-    position = None
+    position = offset = None
     # The position in the statement that ran inside of a frame.
     at = diagnostics.internal_position
     if query and at and (diagnostics.internal_query or "").startswith(_CREATE):
         offset = int(at) - 1 - len(_CREATE)
         shift = max((s for s in moved if s[0] <= offset), default=(0, 0))[1]
-        position = position_of(query, min(max(offset - shift, 0), len(query)))
+        offset = min(max(offset - shift, 0), len(query))
+        position = position_of(query, offset)
     if state == "42501":
         found = to_error(
             error,
@@ -622,13 +624,11 @@ def _to_error(
     hint = diagnostics.message_hint or ""
     if state in _UNKNOWN and time_functions.is_missing(diagnostics.message_primary or ""):
         hint = time_functions.MISSING_HINT
-    return SqlError(
-        f"sql.{name}",
-        diagnostics.message_primary or doing,
-        detail=diagnostics.message_detail or "",
-        hint=hint,
-        position=position,
-    )
+    message, detail = diagnostics.message_primary or doing, diagnostics.message_detail or ""
+    if (mismatch := mismatch_of(message, query, offset)) is not None:
+        detail, hint, offset = mismatch
+        position = None if offset is None else position_of(query, offset)
+    return SqlError(f"sql.{name}", message, detail=detail, hint=hint, position=position)
 
 
 # --- probes over columns c1, c2 ... ---------------------------------------------------------------

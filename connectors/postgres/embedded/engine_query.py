@@ -23,7 +23,10 @@ from connectors.postgres.embedded.function_tables import SCHEMA, FunctionTable
 from connectors.postgres.session.session import connect, is_temporary, to_error
 from dataflow.errors import SourceError, SqlError, TidemarkError
 from dataflow.lexer import one_query, position_of
+from dataflow.mismatched_types import mismatch_of
 
+# PostgreSQL's number of the type, and the most digits that it can declare.
+_NUMERIC, _MOST_DIGITS = 1700, 1000
 Flatten = Callable[[str, Callable[[str, str], str | None]], str]
 _EXPLAIN = "EXPLAIN (VERBOSE, FORMAT JSON, COSTS OFF) "
 
@@ -130,11 +133,22 @@ def _as_texts(cursor: Any) -> None:
 def _fetched(cursor: Any) -> Answer:
     described, rows = cursor.description, cursor.fetchall()
     cursor.execute(
-        "SELECT format_type(o, NULL) FROM unnest(%s::oid[]) WITH ORDINALITY AS t (o, n) ORDER BY n",
-        ([d.type_code for d in described],),
+        "SELECT format_type(o, m) FROM unnest(%s::oid[], %s::int[]) WITH ORDINALITY AS t (o, m, n)"
+        " ORDER BY n",
+        ([d.type_code for d in described], [_modifier_of(d) for d in described]),
     )
     types = (type_name for (type_name,) in cursor.fetchall())
     return Answer(tuple(zip((d.name for d in described), types, strict=True)), rows)
+
+
+def _modifier_of(column: Any) -> int:
+    """Return the modifier of a numeric's precision and scale, -1 for none and for other types.
+
+    Source: PostgreSQL, src/backend/utils/adt/numeric.c, make_numeric_typmod. psycopg2 takes the
+    modifier apart; without one its precision is 65535.
+    """
+    is_limited = column.type_code == _NUMERIC and 0 < (column.precision or 0) <= _MOST_DIGITS
+    return ((column.precision << 16) | (column.scale & 0x7FF)) + 4 if is_limited else -1
 
 
 def _stand_in(cursor: Any, stand_in: StandIn) -> None:
@@ -189,14 +203,13 @@ def _refusal(error: psycopg2.Error, text: str, before: int) -> TidemarkError:
         return to_error(error, "source", "the query cannot be answered")
     name = errorcodes.lookup(state).lower() if state in errorcodes.__dict__.values() else "failed"
     at = diagnostics.statement_position
-    position = position_of(text, int(at) - 1 - before) if at and int(at) > before else None
-    return SqlError(
-        f"sql.{name}",
-        diagnostics.message_primary or "the query fails",
-        detail=diagnostics.message_detail or "",
-        hint=diagnostics.message_hint or "",
-        position=position,
-    )
+    offset = int(at) - 1 - before if at and int(at) > before else None
+    message = diagnostics.message_primary or "the query fails"
+    detail, hint = diagnostics.message_detail or "", diagnostics.message_hint or ""
+    if (mismatch := mismatch_of(message, text, offset)) is not None:
+        detail, hint, offset = mismatch
+    position = None if offset is None else position_of(text, offset)
+    return SqlError(f"sql.{name}", message, detail=detail, hint=hint, position=position)
 
 
 def _relations_scanned(plan: Any) -> Iterator[tuple[str, str]]:
