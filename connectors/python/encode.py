@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from connectors.python.drivers import bson_value, is_bson, is_range, range_text
 from dataflow.long_integers import digits_of
 
 NULL = "\\N"
@@ -75,6 +76,8 @@ def scalar_text(value: Any) -> str:
         return repr(value)
     if isinstance(value, enum.Enum):
         return scalar_text(value.value)
+    if is_bson(value):
+        value = bson_value(value)
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, bytes | bytearray | memoryview):
@@ -88,6 +91,8 @@ def scalar_text(value: Any) -> str:
         return scalar_text(value.tolist())
     if isinstance(value, float):
         return repr(float(value))
+    if is_range(value):
+        return range_text(value)
     raise BadValue(f"a value of type {kind.__name__} has no form in this column")
 
 
@@ -170,6 +175,8 @@ def _json_value(value: Any) -> Any:
         raise _HasDecimal
     if isinstance(value, Mapping):
         return dict(value)
+    if is_bson(value) and (plain := bson_value(value)) is not value:
+        return plain
     if isinstance(value, set | frozenset):
         return sorted(value)
     fields = fields_of(value)
@@ -203,13 +210,17 @@ def _json_with_decimals(value: Any) -> str:
 
 
 def fields_of(value: Any) -> tuple[str, ...] | None:
-    """Return the field names of a dataclass, a named tuple or a pydantic model, else None."""
+    """Return the field names of a dataclass, a named tuple, a pydantic model or a class of attrs,
+    else None.
+    """
     kind = type(value)
     found = getattr(kind, "__dataclass_fields__", None)
     if found is None:
         found = getattr(kind, "model_fields", None)
     if found is None and isinstance(value, tuple):
         found = getattr(kind, "_fields", None)
+    if found is None and hasattr(kind, "__attrs_attrs__"):
+        found = [attribute.name for attribute in kind.__attrs_attrs__]
     return None if found is None else tuple(found)
 
 

@@ -1,10 +1,12 @@
 """Names and types of a function's columns: declared, or inferred from a sample of its rows.
 
 bool is boolean, int bigint, float double precision, Decimal numeric, str text, bytes bytea,
-datetime timestamptz (timestamp without a zone), date, time, timedelta interval, UUID uuid; dict,
-dataclasses and models are jsonb. A list of equal scalars is an array, any other list jsonb. int and
-Decimal together are numeric, with float double precision; an int beyond 64 bits is numeric. A
-column of only None is text. Values that fit no single type are refused: nothing is guessed.
+datetime timestamptz (timestamp without a zone), date, time (timetz with a zone), timedelta
+interval, UUID uuid; a driver's range has the type of its bounds; of BSON ObjectId is text and
+Decimal128 numeric; dict, dataclasses and models are jsonb. A list of equal scalars is an array, any
+other list jsonb. int and Decimal together are numeric, with float double precision; an int beyond
+64 bits is numeric. A column of only None is text. Values that fit no single type are refused:
+nothing is guessed.
 Invariant: batches read for the sample are returned with the rest: an iterator loses no row.
 """
 
@@ -18,6 +20,7 @@ from decimal import Decimal
 from itertools import chain
 from typing import Any
 
+from connectors.python.drivers import bson_value, is_bson, is_range, range_type
 from connectors.python.encode import fields_of, is_null
 from connectors.python.rows import Batch
 from dataflow.errors import TidemarkError
@@ -26,6 +29,7 @@ from dataflow.errors import TidemarkError
 Columns = tuple[tuple[str, str], ...]
 
 SAMPLE_ROWS = 1_000
+_SHOWN = 40
 _TYPES: Sequence[tuple[type, str]] = (
     (bool, "boolean"),
     (int, "bigint"),
@@ -42,7 +46,8 @@ _TYPES: Sequence[tuple[type, str]] = (
     (uuid.UUID, "uuid"),
 )
 _NUMBERS = ("bigint", "numeric", "double precision")
-_INT8 = range(-(2**63), 2**63)
+# Not a range, in which a subclass of int, such as bson's Int64, would be searched for.
+_LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 def column_type(column: str, values: Iterable[Any]) -> str:
@@ -51,7 +56,10 @@ def column_type(column: str, values: Iterable[Any]) -> str:
     >>> column_type("a", [1, None, 2.5]), column_type("a", [[1, 2], []]), column_type("a", [None])
     ('double precision', 'bigint[]', 'text')
     """
-    found = dict.fromkeys(_type_of(column, v) for v in values if not is_null(v))
+    found: dict[str, Any] = {}
+    for value in values:
+        if not is_null(value):
+            found.setdefault(_type_of(column, value), value)
     found.pop("", None)
     if not found:
         return "text"
@@ -71,14 +79,26 @@ def column_type(column: str, values: Iterable[Any]) -> str:
     raise TidemarkError(
         "function.mixed_types",
         f'the values of column "{column}" are of several types',
-        detail=", ".join(found),
+        detail=", ".join(f"{name} such as {_shown(value)}" for name, value in found.items()),
         hint=f'declare its type: columns={{"{column}": "text", ...}}',
     )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
 def _type_of(column: str, value: Any) -> str:
     if isinstance(value, enum.Enum):
         value = value.value
+    if is_bson(value):
+        try:
+            value = bson_value(value)
+        except TypeError as error:
+            raise _unsupported(column, str(error)) from None
+    if is_range(value):
+        return range_type(value)
     if isinstance(value, Mapping) or fields_of(value) is not None:
         return "jsonb"
     if isinstance(value, list | tuple):
@@ -89,15 +109,19 @@ def _type_of(column: str, value: Any) -> str:
         return "inet"
     for kind, name in _TYPES:
         if isinstance(value, kind):
-            if name == "bigint" and value not in _INT8:
+            if name == "bigint" and not _LEAST <= value <= _MOST:
                 return "numeric"
-            if name == "timestamp" and value.tzinfo is not None:
-                return "timestamptz"
+            if name in ("timestamp", "time") and value.tzinfo is not None:
+                return f"{name}tz"
             return name
-    raise TidemarkError(
+    raise _unsupported(column, f"{type(value).__module__}.{type(value).__qualname__}")
+
+
+def _unsupported(column: str, detail: str) -> TidemarkError:
+    return TidemarkError(
         "function.mixed_types",
         f'a value of column "{column}" has an unsupported type',
-        detail=f"{type(value).__module__}.{type(value).__qualname__}",
+        detail=detail,
         hint="return one of Python's built-in types instead",
     )
 
@@ -142,6 +166,8 @@ def found_columns(
 def _names(name: str, batch: Batch, names: Sequence[str] | None) -> Sequence[str]:
     if batch.names:
         return batch.names
+    if names is None and batch.described:
+        return batch.described
     if names is None or len(names) != len(batch.columns):
         raise _no_columns(name)
     return names

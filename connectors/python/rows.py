@@ -1,8 +1,9 @@
 """Rows of any shape, batch by batch, as columns of Python values.
 
-A row is a dict (any mapping), a dataclass, a named tuple, a pydantic model, or a tuple or list of
-values in the order of the columns. Whole tables (pyarrow, pandas) are also accepted, alone or as
-items of an iterable. A missing key is NULL.
+A row is a dict (any mapping), an object that is read by its `keys()` (sqlite3.Row), a dataclass, a
+named tuple, a pydantic model, or a tuple or list of values in the order of the columns. Whole
+tables (pyarrow, pandas, polars) are also accepted, alone or as items of an iterable. A missing key
+is NULL.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ BATCH_ROWS = 8_192
 
 
 class Batch:
-    """Some rows. names: from the rows themselves, () for plain tuples."""
+    """Some rows. names: from the rows themselves, () for plain tuples. described: the names that a
+    cursor of PEP 249 has for its tuples, where nobody declares others.
+    """
 
     def __init__(self, names: Sequence[str], columns: Sequence[Sequence[Any]], n: int) -> None:
         self.names = tuple(names)
         self.columns = columns
         self.n = n
+        self.described: tuple[str, ...] = ()
 
 
 class Interrupted(Exception):
@@ -59,8 +63,22 @@ def batches(rows: Iterable[Any]) -> Iterator[Batch]:
     at = 0
     while part := _take(iterator, at):
         for batch in _of_rows(part, at):
+            if not batch.names:
+                batch.described = _described(rows, at)
             at += batch.n
             yield batch
+
+
+def _described(rows: Any, at: int) -> tuple[str, ...]:
+    """Return the columns of a cursor, () for anything else; some know them after the first row."""
+    found = getattr(rows, "description", None)
+    if not isinstance(found, list | tuple):
+        return ()
+    names = tuple(column[0] for column in found)
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise bad_row(at + 1, f'its cursor has two columns named "{twice[0]}"')
+    return names
 
 
 def _take(rows: Iterator[Any], at: int) -> list[Any]:
@@ -92,7 +110,9 @@ def _of_kind(rows: list[Any], at: int) -> Iterator[Batch]:
         return
     fields = fields_of(first)
     if fields is None and isinstance(first, Mapping):
-        yield _of_mappings(rows)
+        yield _of_mappings(rows, at)
+    elif fields is None and hasattr(first, "keys"):
+        yield _of_mappings([{name: row[name] for name in row.keys()} for row in rows], at)  # noqa: SIM118
     elif isinstance(first, tuple | list):
         yield _of_tuples(rows, fields or (), at)
     elif fields is not None:
@@ -102,11 +122,15 @@ def _of_kind(rows: list[Any], at: int) -> Iterator[Batch]:
         raise bad_row(at + 1, f"a value of type {type(first).__name__} is not a row")
 
 
-def _of_mappings(rows: list[Mapping[str, Any]]) -> Batch:
+def _of_mappings(rows: list[Mapping[str, Any]], at: int) -> Batch:
     names = list(rows[0])
     columns = _under(rows, names)
     if columns is None:
         names = list(dict.fromkeys(name for row in rows for name in row))
+    if None in names:
+        longer = next(i for i, row in enumerate(rows) if None in row)
+        raise bad_row(at + longer + 1, "it has more values than there are names (csv.DictReader)")
+    if columns is None:
         columns = [[row.get(name) for row in rows] for name in names]
     return Batch(names, columns, len(rows))
 

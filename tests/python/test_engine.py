@@ -3,12 +3,14 @@ queries and the views over them must show."""
 
 from __future__ import annotations
 
+import datetime
 import math
 import os
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC
 from decimal import Decimal
 from threading import Thread
 from typing import Any
@@ -348,6 +350,51 @@ def test_views_are_made_once_and_replaced_on_demand(engine: tidemark.Engine) -> 
     rows.append({"id": 3, "v": 4})
     assert engine.query("SELECT n FROM above").rows == [(2,)], "it is read anew for the query"
     assert rows_of(above) == Counter({(2,): 1})
+
+
+def test_a_view_of_an_engine_takes_every_option(engine: tidemark.Engine) -> None:
+    engine.register("opted", [{"id": 1, "at": datetime.datetime(2024, 1, 1, 23, tzinfo=UTC)}])
+    query = "SELECT id, at::date AS day FROM opted"
+    view = engine.view(query, "opts", time_zone="Europe/Berlin", history="1 days", max_rows=1000)
+    assert list(view.rows()) == [(1, datetime.date(2024, 1, 2))]
+    options = view.state().options
+    assert (options["history"], options["max_rows"]) == ("1 days", 1000)
+    # The same again is the same view; another option is not ignored.
+    assert engine.view(query, "opts", time_zone="Europe/Berlin").name == view.state().path
+    with pytest.raises(tidemark.TidemarkError) as caught:
+        engine.view(query, "opts", history="2 days")
+    assert caught.value.code == "view.name_taken"
+    assert caught.value.detail == "history is '1 days', not '2 days'"
+    engine.view(query, "opts", replace=True, history="2 days")
+    assert view.state().options["history"] == "2 days"
+    assert list(view.rows()) == [(1, datetime.date(2024, 1, 2))]
+    unknown: dict[str, Any] = {"timezone": "UTC"}
+    with pytest.raises(tidemark.TidemarkError) as caught:
+        engine.view(query, "unmade", **unknown)
+    assert caught.value.code == "request.invalid" and caught.value.option == "options.timezone"
+    assert 'did you mean "time_zone"?' in caught.value.detail
+    view.drop()
+    engine.unregister("opted")
+
+
+def test_answers_of_an_engine_are_tables(engine: tidemark.Engine) -> None:
+    rows = [{"id": n, "n": Decimal(n) / 4, "big": None if n else 2**62} for n in range(30)]
+    engine.register("tabled", rows, key="id")
+    answer = engine.query("SELECT id, n, big, n::numeric(9,2) AS m FROM tabled ORDER BY id")
+    view = engine.view("SELECT id, n, big FROM tabled")
+    for table in (answer, view.rows(order="id"), view.snapshot()):
+        frame = table.to_pandas().sort_values("id")
+        assert frame["n"].sum() == sum(row["n"] for row in rows)
+        assert str(frame["big"].dtype) == "Int64" and frame["big"].sum() == 2**62
+        assert "2 rows" not in table._repr_html_() and "first 20 " in table._repr_html_()
+    assert str(answer.to_arrow().schema.field("m").type) == "decimal128(9, 2)"
+    assert len(answer) == 30 and str(answer).endswith("\n...")
+    lazy = view.rows()
+    with pytest.raises(TypeError, match="to_list"):
+        len(lazy)
+    assert lazy and len(list(lazy)) == 30
+    view.drop()
+    engine.unregister("tabled")
 
 
 def test_tables_and_parameters(engine: tidemark.Engine) -> None:
