@@ -59,6 +59,7 @@ MORE = {
     "connectors.postgres": (
         "dataflow.sql.bind.analysis",
         "dataflow.lexer",
+        "dataflow.mismatched_types",
         "dataflow.expressions.ir",
     ),
     "connectors.spark": ("dataflow", "storage"),

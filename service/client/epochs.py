@@ -16,7 +16,8 @@ from typing import Any
 from dataflow.errors import TidemarkError
 from service.client.answers import Field, Problem
 from service.client.rows import Row, read_rows
-from service.client.tabular import Table, Tabular
+from service.client.table import Table
+from service.client.tabular import Tabular
 from service.client.values import parse_json
 
 _ROWS = '"rows":['

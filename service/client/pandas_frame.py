@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 
 from service.client.answers import Field
-from service.client.tabular import WEIGHT, Table
-from service.client.unfit import unfit
+from service.client.table import WEIGHT, Table, unfit
 from service.client.values import base_type
 
 _INTEGERS = {"smallint": np.int16, "integer": np.int32, "bigint": np.int64}

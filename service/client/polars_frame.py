@@ -16,8 +16,7 @@ import polars as pl  # pyright: ignore[reportMissingImports]
 
 from dataflow.errors import TidemarkError
 from service.client.answers import Field
-from service.client.tabular import WEIGHT, Table
-from service.client.unfit import unfit
+from service.client.table import WEIGHT, Table, unfit
 from service.client.values import base_type, text_of
 
 _NUMERIC = re.compile(r"numeric\((\d+),(-?\d+)\)")

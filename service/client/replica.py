@@ -12,7 +12,8 @@ from typing import Any
 from service.client.answers import Field
 from service.client.epochs import Epoch
 from service.client.rows import Row
-from service.client.tabular import Table, Tabular
+from service.client.table import Table
+from service.client.tabular import Tabular
 
 
 class Replica(Tabular):

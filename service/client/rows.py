@@ -11,7 +11,8 @@ from functools import cache
 from typing import Any, ClassVar, Self, TypeVar, overload
 
 from service.client.answers import Field
-from service.client.tabular import Table, Tabular, lines_of
+from service.client.table import Table
+from service.client.tabular import Tabular, lines_of
 from service.client.values import reader_of
 
 T = TypeVar("T")

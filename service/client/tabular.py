@@ -6,33 +6,23 @@ bounded and escaped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from html import escape
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from service.client.answers import Field
 from service.client.packages import package
+from service.client.table import WEIGHT, Table
 
 if TYPE_CHECKING:
     import pandas
     import polars  # pyright: ignore[reportMissingImports]
     import pyarrow
 
-# Of changes: how often a row is added or removed.
-WEIGHT = "_weight"
 # What str() and a notebook show.
 SHOWN_ROWS = 20
 _SHOWN_COLUMNS = 50
 _SHOWN_CHARACTERS = 200
-
-
-class Table(NamedTuple):
-    """Rows with their fields. weights: of changes, a further column `_weight`; else None."""
-
-    fields: Sequence[Field]
-    rows: Sequence[tuple[Any, ...]]
-    weights: Sequence[int] | None = None
 
 
 class Tabular:

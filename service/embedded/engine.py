@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, Self, Unpack
 
@@ -23,7 +24,7 @@ from connectors.postgres.embedded import engine_query
 from connectors.postgres.embedded.function_tables import SCHEMA
 from connectors.postgres.session.session import Session, connect
 from connectors.python.conditions import Requirement
-from dataflow.errors import TidemarkError
+from dataflow.errors import Position, TidemarkError
 from service.client.answers import Field
 from service.client.calls import Call
 from service.client.clients import Client, View
@@ -74,6 +75,9 @@ class Engine:
     def __repr__(self) -> str:
         state = "" if self._child.is_running and self._end.alive else ", closed"
         return f"<Engine at {self.url}{state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an engine cannot be copied to another process: pass engine.url or .dsn")
 
     def __enter__(self) -> Self:
         self._require_open()
@@ -157,9 +161,11 @@ class Engine:
         """Return the answer of one SELECT over the current functions, views and tables.
 
         Functions that it reads, also through views, are called first; a narrow one receives the
-        query's columns and conditions. parameters: for %s, or %(name)s. SqlError.
+        query's columns and conditions. parameters: for %s, or %(name)s. SqlError, TidemarkError
+        request.invalid.
         """
         self._require_open()
+        _require_texts(query=sql)
         if parameters is not None:
             sql = engine_query.with_parameters(self.dsn, sql, parameters)
         tables, width = engine_query.inspect(self.dsn, sql)
@@ -203,7 +209,13 @@ class Engine:
         readable. SqlError, TidemarkError view.*, request.invalid for an unknown option.
         """
         self._require_open()
-        sql = sql.strip().removesuffix(";")
+        _require_texts(query=sql, name=name or "")
+        with _positions_in(sql):
+            return self._view(sql.strip().removesuffix(";"), name, replace, wait_s, options)
+
+    def _view(
+        self, sql: str, name: str | None, replace: bool, wait_s: float, options: ViewOptions
+    ) -> View:
         name = name or "view_" + hashlib.blake2b(sql.encode(), digest_size=6).hexdigest()
         if parse_name(name)[1] in self._functions.states():
             raise TidemarkError(
@@ -221,7 +233,7 @@ class Engine:
             except TidemarkError as error:
                 if error.code != "view.name_taken":
                     raise
-                return self._taken(name, sql, replace, wait_s, options, error)
+                return self._taken(name, sql, replace, wait_s, options=options, refusal=error)
         finally:
             self._functions.forget(requirements)
 
@@ -231,6 +243,7 @@ class Engine:
         sql: str,
         replace: bool,
         wait_s: float,
+        *,
         options: ViewOptions,
         refusal: TidemarkError,
     ) -> View:
@@ -282,6 +295,7 @@ class Engine:
         """Run a statement in the database and commit it: its rows, or the number of rows that it
         has changed. SqlError."""
         self._require_open()
+        _require_texts(statement=sql)
         found = engine_query.execute(self.dsn, sql, parameters)
         return found if isinstance(found, int) else _row_set(found)
 
@@ -335,6 +349,33 @@ def _flatten(text: str, replacement: Callable[[str, str], str | None]) -> str:
     from dataflow.sql.parse.flatten import flattened
 
     return flattened(text, replacement)
+
+
+def _require_texts(**given: object) -> None:
+    """TidemarkError request.invalid for what is not a text."""
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise TidemarkError(
+                "request.invalid",
+                f"the {name} is not a text",
+                detail=f"a value of type {type(value).__name__}",
+                hint="pass a string",
+            )
+
+
+@contextmanager
+def _positions_in(sql: str) -> Iterator[None]:
+    """Let errors of the stripped query name positions in the text that the user wrote."""
+    try:
+        yield
+    except TidemarkError as error:
+        before = sql[: len(sql) - len(sql.lstrip())]
+        if error.position is not None and before:
+            line, column = error.position.line, error.position.column
+            if line == 1:
+                column += len(before) - (before.rfind("\n") + 1)
+            error.position = Position(line + before.count("\n"), column)
+        raise
 
 
 def _other_options(present: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:

@@ -6,12 +6,14 @@ from __future__ import annotations
 import datetime
 import math
 import os
+import pickle
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC
 from decimal import Decimal
+from functools import partial
 from threading import Thread
 from typing import Any
 
@@ -200,6 +202,34 @@ def test_refusals_have_their_codes(engine: tidemark.Engine) -> None:
     assert "f" not in engine.functions()
     assert code_of(lambda: engine.view("SELECT 1 AS a", "read")) == "function.name_taken"
     assert code_of(lambda: engine.register("f", [{5: 1}])) == "function.bad_name"
+
+
+def test_a_misuse_says_what_was_passed(engine: tidemark.Engine) -> None:
+    anything: Any = None
+    invalid: list[tuple[str, Callable[[], object]]] = [
+        ("the query is not a text", lambda: engine.query(anything)),
+        ("the query is not a text", lambda: engine.view(anything)),
+        ("the name is not a text", lambda: engine.view("SELECT 1 AS a", 5)),  # type: ignore[arg-type]
+        ("the statement is not a text", lambda: engine.execute(anything)),
+    ]
+    for sql, parameters in (("%s, %s", [1]), ("%s", [1, 2]), ("%s", 1), ("%(a)s", {}), ("%", [1])):
+        for call in (engine.query, engine.execute):
+            misfit = partial(call, f"SELECT {sql}", parameters)
+            invalid.append(("the parameters do not fit the query", misfit))
+    invalid.append(
+        ("the parameters do not fit the query", lambda: engine.query("SELECT %s", [object()]))
+    )
+    for what, call in invalid:
+        with pytest.raises(tidemark.TidemarkError) as caught:
+            call()
+        assert (caught.value.code, caught.value.what) == ("request.invalid", what)
+    # Without parameters a percent sign is one.
+    assert engine.query("SELECT 5 % 3 AS a").rows == engine.execute("SELECT 5 % 3 AS a").rows
+    assert code_of(lambda: engine.register("f", [{"a": 1}], columns={"a": "integr"})) == (
+        "sql.bad_type"
+    )
+    with pytest.raises(TypeError, match="another process"):
+        pickle.dumps(engine)
 
 
 # --- narrow functions ---------------------------------------------------------------------------

@@ -309,6 +309,7 @@ def test_rows_of_more_kinds(engine: tidemark.Engine) -> None:
     session = sqlite3.connect(":memory:", check_same_thread=False)
     session.execute("CREATE TABLE t (id, name)")
     session.executemany("INSERT INTO t VALUES (?, ?)", expected)
+    session.commit()
     by_name = sqlite3.connect(":memory:", check_same_thread=False)
     session.backup(by_name)
     by_name.row_factory = sqlite3.Row

@@ -48,9 +48,24 @@ class Answer:
 
 
 def with_parameters(dsn: str, query: str, parameters: Sequence[Any] | Mapping[str, Any]) -> str:
-    """Return the query with its parameters (%s, %(name)s) as literals."""
+    """Return the query with its parameters (%s, %(name)s) as literals. TidemarkError
+    request.invalid for others than it names.
+    """
     with _session(dsn) as session, session.cursor() as cursor:
+        return _filled(cursor, query, parameters)
+
+
+def _filled(cursor: Any, query: str, parameters: Any) -> str:
+    try:
         return cursor.mogrify(query, parameters).decode()
+    except (TypeError, ValueError, LookupError, psycopg2.ProgrammingError) as error:
+        # psycopg2 has no error of its own for these.
+        raise TidemarkError(
+            "request.invalid",
+            "the parameters do not fit the query",
+            detail=str(error),
+            hint="pass a list with a value for each %s, or a dict for %(name)s; write %% for a %",
+        ) from None
 
 
 def inspect(dsn: str, query: str) -> tuple[set[tuple[str, str]], int]:
@@ -118,7 +133,8 @@ def execute(dsn: str, statement: str, parameters: Any = None) -> Answer | int:
         session.autocommit = True
         _as_texts(cursor)
         try:
-            cursor.execute(statement, parameters)
+            text = statement if parameters is None else _filled(cursor, statement, parameters)
+            cursor.execute(text)
             return cursor.rowcount if cursor.description is None else _fetched(cursor)
         except psycopg2.Error as error:
             raise _refusal(error, statement, 0) from None

@@ -21,7 +21,7 @@ from psycopg2.sql import SQL, Composable, Identifier, Literal
 
 from connectors.postgres.embedded.function_difference import BadKeys, fill
 from connectors.postgres.session.session import connect, to_error
-from connectors.postgres.types.column_types import check_type_name
+from connectors.postgres.types.column_types import bad_type, check_type_name
 from dataflow.errors import TidemarkError
 
 SCHEMA = "tidemark_python"
@@ -249,10 +249,13 @@ def _declared(columns: Sequence[tuple[str, str]]) -> Composable:
 
 
 def _normal(cursor: Any, columns: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return the columns with their types as PostgreSQL prints them."""
-    cursor.execute(
-        SQL("CREATE TEMP TABLE tidemark_shape ({}) ON COMMIT DROP").format(_declared(columns))
-    )
+    """Return the columns with their types as PostgreSQL prints them. SqlError sql.bad_type."""
+    try:
+        cursor.execute(
+            SQL("CREATE TEMP TABLE tidemark_shape ({}) ON COMMIT DROP").format(_declared(columns))
+        )
+    except psycopg2.errors.UndefinedObject as error:
+        raise bad_type(error.diag.message_primary or "a type does not exist") from None
     cursor.execute(_COLUMNS, ("pg_temp.tidemark_shape",))
     found = tuple(cursor.fetchall())
     cursor.execute("DROP TABLE pg_temp.tidemark_shape")
@@ -311,13 +314,27 @@ def _alter(cursor: Any, table: FunctionTable) -> None:
     for column, type_name in table.columns:
         if column not in found:
             change = SQL("ALTER TABLE {} ADD COLUMN {} {}")
+            cursor.execute(change.format(title, Identifier(column), SQL(type_name)))
         elif found[column] != type_name:
-            change = SQL("ALTER TABLE {0} ALTER COLUMN {1} TYPE {2} USING {1}::text::{2}")
-        else:
-            continue
-        cursor.execute(change.format(title, Identifier(column), SQL(type_name)))
+            _convert(cursor, title, column, type_name)
     if is_other_key:
         _identify(cursor, title, table.key)
+
+
+def _convert(cursor: Any, title: Composable, column: str, type_name: str) -> None:
+    """Change the type of a column, and delete the rows if one of them does not fit it."""
+    change = SQL("ALTER TABLE {0} ALTER COLUMN {1} TYPE {2} USING {1}::text::{2}").format(
+        title, Identifier(column), SQL(type_name)
+    )
+    cursor.execute("SAVEPOINT converting")
+    try:
+        cursor.execute(change)
+    except psycopg2.DataError:
+        # They were what the function returned before, and it is read again.
+        cursor.execute("ROLLBACK TO SAVEPOINT converting")
+        cursor.execute(SQL("DELETE FROM {}").format(title))
+        cursor.execute(change)
+    cursor.execute("RELEASE SAVEPOINT converting")
 
 
 def _loosen(cursor: Any, title: Composable, key: Sequence[str]) -> None:

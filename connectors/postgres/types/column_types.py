@@ -152,8 +152,10 @@ def check_type_name(column: str, type_name: str) -> None:
     SqlError sql.bad_type.
     """
     if not _TYPE_NAME.fullmatch(type_name):
-        raise SqlError(
-            "sql.bad_type",
-            f'"{type_name}" is not a type for column "{column}"',
-            hint="write it as in CREATE TABLE, such as numeric(12,2), timestamptz or text[]",
-        )
+        raise bad_type(f'"{type_name}" is not a type for column "{column}"')
+
+
+def bad_type(what: str) -> SqlError:
+    """Return sql.bad_type for a declared type."""
+    hint = "write it as in CREATE TABLE, such as numeric(12,2), timestamptz or text[]"
+    return SqlError("sql.bad_type", what, hint=hint)
