@@ -11,21 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from dataflow.errors import TidemarkError
 from service.client.answers import Field
 from service.client.values import Interval, base_type, text_of
-
-try:
-    import pyarrow as pa
-except ModuleNotFoundError as error:
-    if error.name != "pyarrow":
-        raise
-    raise TidemarkError(
-        "package.missing",
-        "Arrow tables need a package that is not installed",
-        detail='no module "pyarrow"',
-        hint="install it where this runs: pip install pyarrow",
-    ) from None
 
 _NUMERIC = re.compile(r"numeric\((\d+),(-?\d+)\)")
 _TYPES: dict[str, pa.DataType] = {

@@ -119,8 +119,8 @@ def test_parquet_files_and_tables_without_arrow_name_the_extra() -> None:
     assert answers(["a table"], use) == {"a table": missing("arrow")}
     use = "from connectors.shuffle_storage import open_exchange as USE"
     assert answers(["/x", "s3://b/x"], use) == {"/x": "", "s3://b/x": missing("arrow")}
-    use = "def USE(name):\n    from service.client import arrow"
-    hint = "install it where this runs: pip install pyarrow"
+    use = "from service.client.rows import RowSet\ndef USE(name):\n    RowSet([], []).to_arrow()"
+    hint = "install it where this script runs: pip install 'tidemarkdb[arrow]'"
     assert answers(["rows"], use) == {"rows": f"package.missing {hint}"}
 
 
