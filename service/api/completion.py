@@ -8,7 +8,7 @@ database role can query views only, so it gets no tables and no relations of sou
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, Field
@@ -18,13 +18,14 @@ from connectors.postgres.catalog.catalog import ViewRow
 from connectors.postgres.schema.sink_target import target_of
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import TidemarkError
+from dataflow.schema import VIEW_SOURCE
 from service.access.authorization import Authorization
 from service.access.tokens import Caller, Role
 from service.api.models import FieldModel, ProblemModel, field_models
 from service.api.problems import problem_of
 from service.factory.service_factory import ServiceFactory
 from service.runtime.log import log
-from service.views.dependencies import children_of
+from service.views.dependencies import parents_of
 from service.views.lifecycle import DesiredState
 from service.views.requested_changes import table_of
 
@@ -98,18 +99,19 @@ class Completion:
         self._authorization.require(by, "table.list")
         views = self._control.list_views()
         visible = self._authorization.visible(by, views)
-        found = [_view(v, visible) for v in visible]
+        readers = _readers(visible)
+        found = [_view(v, readers) for v in visible]
         readable = self._authorization.readable_relations(by, "table.list")
         for source in self._control.list_sources():
             for relation in () if source.is_database else source.relations:
                 if readable is not None and (source.name, relation["name"]) not in readable:
                     continue
-                found.append(_relation(source.name, relation, visible))
+                found.append(_relation(source.name, relation, readers))
         # Hide the tables of views: visible ones are listed as views, others not at all.
         hidden = {(v.schema, v.name) for v in views}
         hidden |= {(v.schema, target_of(table_of(v)).name) for v in views if v.fields}
         found += [
-            _table(table, visible)
+            _table(table, readers)
             for table in self._tables(by)
             if (table.schema, table.name) not in hidden and not table.name.startswith("_tidemark")
         ]
@@ -125,7 +127,24 @@ class Completion:
             return []
 
 
-def _view(view: ViewRow, visible: Iterable[ViewRow]) -> TableModel:
+# The views that read a relation directly, by its source, schema and name.
+_Readers = Mapping[tuple[str, str, str], list[ViewName]]
+
+
+def _readers(visible: Iterable[ViewRow]) -> _Readers:
+    found: dict[tuple[str, str, str], list[ViewName]] = {}
+    for view in visible:
+        if view.desired == DesiredState.DROPPED:
+            continue
+        asks = (view.plan or {}).get("asks", [])
+        reads = {(one["source"], one["schema"], one["name"]) for one in asks}
+        reads |= {(parent.source, parent.schema, parent.name) for parent in parents_of(view)}
+        for read in reads:
+            found.setdefault(read, []).append(ViewName.of(view))
+    return found
+
+
+def _view(view: ViewRow, readers: _Readers) -> TableModel:
     fields = view.fields or []
     return TableModel(
         schema_name=view.schema,
@@ -134,11 +153,11 @@ def _view(view: ViewRow, visible: Iterable[ViewRow]) -> TableModel:
         columns=[str(field["name"]) for field in fields],
         fields=field_models(fields),
         key=view.key or [],
-        views=[ViewName.of(child) for child in children_of(view, visible)],
+        views=readers.get((VIEW_SOURCE, view.schema, view.name), []),
     )
 
 
-def _relation(source: str, relation: dict[str, Any], visible: Iterable[ViewRow]) -> TableModel:
+def _relation(source: str, relation: dict[str, Any], readers: _Readers) -> TableModel:
     name = relation["name"]
     return TableModel(
         schema_name=source,
@@ -147,11 +166,11 @@ def _relation(source: str, relation: dict[str, Any], visible: Iterable[ViewRow])
         columns=[str(field["name"]) for field in relation["fields"]],
         fields=field_models(relation["fields"]),
         key=relation.get("key") or [],
-        views=_readers(visible, source, source, name),
+        views=readers.get((source, source, name), []),
     )
 
 
-def _table(table: ListedTable, visible: Iterable[ViewRow]) -> TableModel:
+def _table(table: ListedTable, readers: _Readers) -> TableModel:
     return TableModel(
         schema_name=table.schema,
         name=table.name,
@@ -160,24 +179,10 @@ def _table(table: ListedTable, visible: Iterable[ViewRow]) -> TableModel:
         fields=field_models(table.fields),
         key=table.key,
         rows=table.rows,
-        views=_readers(visible, MAIN_SOURCE, table.schema, table.name),
+        views=readers.get((MAIN_SOURCE, table.schema, table.name), []),
         table_kind=table.kind,
         references=[ReferenceModel.model_validate(found) for found in table.references],
         replica_identity=table.identity or None,
         is_published=table.is_published,
         problem=None if table.refusal is None else problem_of(table.refusal),
     )
-
-
-def _readers(visible: Iterable[ViewRow], source: str, schema: str, name: str) -> list[ViewName]:
-    """Return the views that read a relation directly."""
-    key = (source, schema, name)
-    return [
-        ViewName.of(view)
-        for view in visible
-        if view.desired != DesiredState.DROPPED
-        and any(
-            (one["source"], one["schema"], one["name"]) == key
-            for one in (view.plan or {}).get("asks", [])
-        )
-    ]

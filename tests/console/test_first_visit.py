@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -13,7 +14,7 @@ from playwright.sync_api import Page, expect
 from connectors.postgres.embedded.server import EmbeddedPostgres
 from tests.console.conftest import Open, Shop
 from tests.harness import http
-from tests.harness.postgres import Database, new_database
+from tests.harness.postgres import SERVER_SETTINGS, Database, new_database
 from tests.harness.service import RunningService
 
 LARGE = """
@@ -230,6 +231,34 @@ def test_nothing_waits_for_ever_where_the_service_is_gone(
             expect(page.locator("main")).to_contain_text(re.compile("answer|loaded"))
     finally:
         service.start()
+
+
+@pytest.mark.whole
+def test_nothing_waits_for_ever_where_the_database_is_gone(open_page: Open, tmp_path: Path) -> None:
+    """The service answers still: each screen says what it lacks, and has it again afterwards."""
+    with EmbeddedPostgres(settings=SERVER_SETTINGS) as server, new_database(server) as database:
+        database.execute(LARGE)
+        with RunningService(database.dsn, tmp_path) as service:
+            service.create("kept", "SELECT id, amount FROM bills", backfill="local")
+            watched = open_page("#/health", url=service.url)
+            watched.expected = ("Failed to load", "50", "40")
+            page = watched.page
+            expect(page.get_by_role("heading", level=1)).to_have_text("Health")
+            server.stop(immediate=True)
+            for screen in (
+                "#/",
+                "#/views/kept/rows",
+                "#/views/kept/dataflow",
+                "#/tables",
+                "#/tokens",
+            ):
+                page.goto("about:blank")
+                page.goto(f"{service.url}/{screen}")
+                expect(page.locator(".skeleton")).to_have_count(0)
+                expect(page.locator("#app")).to_contain_text(re.compile("answer|reach|connect"))
+            server.start()
+            page.goto(f"{service.url}/#/views/kept/rows")
+            expect(page.locator("table.rows tbody tr")).to_have_count(50, timeout=120_000)
 
 
 def test_tokens_are_made_shown_once_and_revoked(

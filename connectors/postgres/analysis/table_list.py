@@ -26,7 +26,8 @@ KINDS = {
 IDENTITIES = {"d": "default", "f": "full", "i": "index", "n": "nothing"}
 
 # Visible to a role: SELECT on the column or the table, and USAGE on the schema. A reference is
-# visible where both of its ends are.
+# visible where both of its ends are. The tests of ends are in aggregates, where they are hashed: as
+# joins they would read all columns again for each foreign key.
 _READABLE = """
 WITH readable AS MATERIALIZED (
     SELECT a.attrelid, a.attname::text, a.attnum, NOT a.attnotnull AS nullable,
@@ -40,30 +41,35 @@ WITH readable AS MATERIALIZED (
         AND pg_catalog.has_schema_privilege(%(role)s, n.oid, 'USAGE')
         AND pg_catalog.has_column_privilege(%(role)s, c.oid, a.attnum, 'SELECT')
     ORDER BY n.nspname, c.relname, a.attnum LIMIT %(most)s
+), columns AS (
+    SELECT attrelid, json_agg(json_build_object('name', attname, 'type', type,
+        'nullable', nullable) ORDER BY attnum) AS fields
+    FROM readable GROUP BY attrelid
+), keys AS (
+    SELECT i.indrelid, array_agg(a.attname::text ORDER BY k.at) FILTER (
+        WHERE (a.attrelid, a.attnum) IN (SELECT attrelid, attnum FROM readable)) AS names
+    FROM pg_catalog.pg_index AS i
+    CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, at)
+    JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+    WHERE i.indisprimary AND k.at <= i.indnkeyatts GROUP BY i.indrelid
+), ends AS (
+    SELECT o.conrelid, o.confrelid, array_agg(a.attname::text ORDER BY k.at) AS columns,
+        array_agg(b.attname::text ORDER BY k.at) AS named
+    FROM pg_catalog.pg_constraint AS o
+    CROSS JOIN LATERAL unnest(o.conkey, o.confkey) WITH ORDINALITY AS k(a, b, at)
+    JOIN pg_catalog.pg_attribute AS a ON a.attrelid = o.conrelid AND a.attnum = k.a
+    JOIN pg_catalog.pg_attribute AS b ON b.attrelid = o.confrelid AND b.attnum = k.b
+    WHERE o.contype = 'f' GROUP BY o.oid, o.conrelid, o.confrelid
+    HAVING bool_and((a.attrelid, a.attnum) IN (SELECT attrelid, attnum FROM readable)
+        AND (b.attrelid, b.attnum) IN (SELECT attrelid, attnum FROM readable))
+), foreign_keys AS (
+    SELECT e.conrelid, json_agg(json_build_object('columns', e.columns, 'schema', n.nspname,
+        'table', c.relname, 'references', e.named) ORDER BY e.columns) AS facts
+    FROM ends AS e JOIN pg_catalog.pg_class AS c ON c.oid = e.confrelid
+    JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace GROUP BY e.conrelid
 )
 SELECT n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text,
-    (SELECT json_agg(json_build_object('name', a.attname, 'type', a.type, 'nullable', a.nullable)
-            ORDER BY a.attnum) FROM readable AS a WHERE a.attrelid = c.oid),
-    (SELECT coalesce(array_agg(a.attname ORDER BY k.at), '{}')
-        FROM pg_catalog.pg_index AS i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, at),
-            readable AS a
-        WHERE i.indrelid = c.oid AND i.indisprimary AND k.at <= i.indnkeyatts
-            AND a.attrelid = c.oid AND a.attnum = k.attnum),
-    (SELECT coalesce(json_agg(json_build_object('columns', f.columns, 'schema', t.nspname,
-            'table', t.relname, 'references', f.keys) ORDER BY f.columns), '[]')
-        FROM pg_catalog.pg_constraint AS o, LATERAL (
-            SELECT array_agg(a.attname ORDER BY k.at) AS columns,
-                array_agg(b.attname ORDER BY k.at) AS keys
-            FROM unnest(o.conkey, o.confkey) WITH ORDINALITY AS k(a, b, at)
-            JOIN readable AS a ON a.attrelid = o.conrelid AND a.attnum = k.a
-            JOIN readable AS b ON b.attrelid = o.confrelid AND b.attnum = k.b
-        ) AS f, LATERAL (
-            SELECT tn.nspname, tc.relname FROM pg_catalog.pg_class AS tc
-            JOIN pg_catalog.pg_namespace AS tn ON tn.oid = tc.relnamespace
-            WHERE tc.oid = o.confrelid
-        ) AS t
-        WHERE o.conrelid = c.oid AND o.contype = 'f'
-            AND array_length(f.columns, 1) = array_length(o.conkey, 1)),
+    columns.fields, coalesce(keys.names, '{}'), coalesce(foreign_keys.facts, '[]'),
     CASE WHEN c.relkind IN ('r', 'p', 'm') THEN
         coalesce((SELECT sum(CASE WHEN l.reltuples >= 0 THEN l.reltuples
                 ELSE pg_catalog.pg_stat_get_live_tuples(l.oid) END)
@@ -74,8 +80,10 @@ SELECT n.nspname::text, c.relname::text, c.relkind::text, c.relreplident::text,
     EXISTS (SELECT FROM pg_catalog.pg_publication_rel AS m
         JOIN pg_catalog.pg_publication AS p ON p.oid = m.prpubid
         WHERE m.prrelid = c.oid AND p.pubname = %(publication)s)
-FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-WHERE c.oid IN (SELECT attrelid FROM readable) ORDER BY 1, 2
+FROM columns JOIN pg_catalog.pg_class AS c ON c.oid = columns.attrelid
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+LEFT JOIN keys ON keys.indrelid = c.oid
+LEFT JOIN foreign_keys ON foreign_keys.conrelid = c.oid ORDER BY 1, 2
 """
 
 

@@ -57,6 +57,8 @@ function NoTable({ tables }: { tables: Table[] }) {
       <h2>{tables.length ? "No table can be read by a view yet" : "The database has no table that you may read"}</h2>
       {tables.length ? (
         <p>Each of the <a href="#/tables">{compact(tables.length)} tables</a> says what it lacks, with the command to run.</p>
+      ) : !mayOperate() ? (
+        <p>Once an operator has created a view that you may read, it is here.</p>
       ) : (
         <p>Create one, or give the service's role SELECT on those that exist: this page shows them when you come back to it.</p>
       )}
