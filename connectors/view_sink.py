@@ -77,6 +77,17 @@ class Interruption:
         self._is_set.wait(seconds)
 
 
+@dataclass(frozen=True)
+class Detachment:
+    """What becomes of a sink's target when the service leaves it, in words that name each thing.
+
+    removed: what only the service needs. kept: what was written for others.
+    """
+
+    removed: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+
+
 class ViewSink(Protocol):
     """An additional destination of one view beside its table. Used by one thread.
 
@@ -102,6 +113,17 @@ class ViewSink(Protocol):
 
     def remove(self) -> None:
         """Delete everything that the sink has created and written."""
+        ...
+
+    def detachment(self) -> Detachment:
+        """Return what `detach` will remove, and what it leaves; nothing is reached."""
+        ...
+
+    def detach(self) -> None:
+        """Delete what only the service needs; what was written stays, as it is read today.
+
+        It may be repeated. No writer is open. Errors as of `remove`.
+        """
         ...
 
     def interrupt(self) -> None:

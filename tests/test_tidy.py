@@ -79,7 +79,8 @@ LAYERS = {
     "dataflow/sql": ("parse", "bind", "rules", "lower", "."),
     "connectors/postgres": (
         *("session", "types", "evaluation", "schema", "replication", "analysis", "snapshot"),
-        *("sink", "additional", "catalog", "query", "embedded", ".", "remote"),
+        *("sink", "additional", "catalog", "query", "embedded", "removal", "."),
+        "remote",
     ),
     "service": (
         *("runtime", "metrics", "engine", "views", "ingest", "backfill", "factory", "access"),

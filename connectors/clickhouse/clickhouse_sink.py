@@ -20,15 +20,24 @@ import xxhash
 
 from connectors.clickhouse.session import ClickHouseSession, unreached
 from connectors.clickhouse.sink_options import ClickHouseOptions, literal
-from connectors.clickhouse.tables import NOW, PROGRESS, changes_of, rows_of, statements
+from connectors.clickhouse.tables import (
+    NOW,
+    PROGRESS,
+    changes_of,
+    fixed_view,
+    rows_of,
+    statements,
+)
 from connectors.lake.location import UNREACHABLE
 from connectors.sink import SinkTable
-from connectors.view_sink import Interruption, ViewEpoch, fenced, lost
+from connectors.view_sink import Detachment, Interruption, ViewEpoch, fenced, lost
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from storage.failpoints import failpoint
 
 LEAST_VERSION = (23, 2)
 INSERT_ROWS, INSERT_BYTES = 1_000_000, 64 << 20
+# First and last one of a sink that has not begun.
+_NO_EPOCHS = 2**64 - 1, 0
 
 
 class ClickHouseSink:
@@ -97,21 +106,53 @@ class ClickHouseSink:
 
     def remove(self) -> None:
         """See ViewSink. SinkError sink.not_ours."""
+        if not self._own_tables():
+            return
+        # The progress names the sink, so it goes last.
+        self._command(f"DROP VIEW IF EXISTS {self._options.name(NOW)}")
+        self._command(f"DROP TABLE IF EXISTS {self._options.name()}")
+        self._command(f"DROP TABLE IF EXISTS {self._options.name(PROGRESS)}")
+
+    def detachment(self) -> Detachment:
+        """See ViewSink."""
+        view, table = self._options.name(NOW), self._options.name()
+        return Detachment(
+            (f"table {self._options.name(PROGRESS)}",),
+            (f"table {table}", f"view {view}, which shows the rows of the last epoch from now on"),
+        )
+
+    def detach(self) -> None:
+        """Fix the view over the table at the last epoch, and drop the progress. SinkError
+        sink.not_ours."""
+        there = self._own_tables(needs_progress=True)
+        if not there:
+            return
+        if "" in there:
+            newest = self._newest()
+            bounds = _NO_EPOCHS
+            if newest is not None and newest["has_begun"]:
+                bounds = newest["first_epoch"], newest["epoch"]
+            self._command(f"DROP VIEW IF EXISTS {self._options.name(NOW)}")
+            self._command(fixed_view(self._options, self._table, bounds))
+        self._command(f"DROP TABLE IF EXISTS {self._options.name(PROGRESS)}")
+
+    def _own_tables(self, *, needs_progress: bool = False) -> dict[str, str]:
+        """Return what is there as of `existing`, once connected. SinkError sink.not_ours.
+
+        needs_progress: return nothing without it, whoever has made the other tables.
+        """
         self.close()
         self._session = connect(self._options)
         there = existing(self._session, self._options)
-        if not there:
-            return
-        if there.get(PROGRESS) != self._owner:
+        if needs_progress and PROGRESS not in there:
+            return {}
+        if there and there.get(PROGRESS) != self._owner:
             raise SinkError(
                 "sink.not_ours",
                 f"table {self._options.name()} cannot be dropped: another one has created it",
                 hint="drop the sink without its data",
             )
-        # The progress names the sink, so it goes last.
-        self._command(f"DROP VIEW IF EXISTS {self._options.name(NOW)}")
-        self._command(f"DROP TABLE IF EXISTS {self._options.name()}")
-        self._command(f"DROP TABLE IF EXISTS {self._options.name(PROGRESS)}")
+        return there
 
     # --- epochs ----------------------------------------------------------------------------
 

@@ -68,19 +68,32 @@ def statements(options: ClickHouseOptions, table: SinkTable, owner: str) -> dict
         "": f"CREATE TABLE {name} ({', '.join(columns)}) ENGINE = ReplacingMergeTree({engine})"
         f" ORDER BY ({order})"
         f" SETTINGS non_replicated_deduplication_window = {DEDUPLICATION_WINDOW}",
-        NOW: f"CREATE VIEW {options.name(NOW)} AS {_now(options, table)}",
+        NOW: f"CREATE VIEW {options.name(NOW)} AS {_now(options, table, _moving(options))}",
     }
 
 
-def _now(options: ClickHouseOptions, table: SinkTable) -> str:
-    names = [quoted(f.name) for f in table.fields]
+def fixed_view(options: ClickHouseOptions, table: SinkTable, bounds: tuple[int, int]) -> str:
+    """Return what creates the view over the tables without the progress.
+
+    bounds: the first and the last epoch that it shows.
+    """
+    return f"CREATE VIEW {options.name(NOW)} AS {_now(options, table, bounds)}"
+
+
+def _moving(options: ClickHouseOptions) -> tuple[str, str]:
+    """Return what yields the first and the last epoch of the progress."""
     progress = f"FROM {options.name(PROGRESS)} WHERE has_begun"
+    return f"(SELECT max(first_epoch) {progress})", f"(SELECT max(epoch) {progress})"
+
+
+def _now(options: ClickHouseOptions, table: SinkTable, bounds: tuple[object, object]) -> str:
+    names = [quoted(f.name) for f in table.fields]
     # Rows before the first epoch are those of a first write that did not end.
-    begins = f"{EPOCH} >= (SELECT max(first_epoch) {progress})"
+    begins = f"{EPOCH} >= {bounds[0]}"
     if options.mode == "rows":
         source = f"{options.name()} FINAL"
         return f"SELECT {', '.join(names)} FROM {source} WHERE NOT {DELETED} AND {begins}"
-    ends = f"{EPOCH} <= (SELECT max(epoch) {progress})"
+    ends = f"{EPOCH} <= {bounds[1]}"
     return (
         f"SELECT {', '.join(names)}, sum({WEIGHT}) AS {WEIGHT} FROM {options.name()} FINAL"
         f" WHERE {begins} AND {ends} GROUP BY {', '.join([ROW, *names])} HAVING {WEIGHT} != 0"

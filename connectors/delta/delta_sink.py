@@ -31,7 +31,7 @@ from connectors.lake.location import UNREACHABLE, unreached
 from connectors.lake.net_changes import net_changes
 from connectors.outside.texts import clean
 from connectors.sink import SinkTable
-from connectors.view_sink import Interruption, ViewEpoch, fenced, lost
+from connectors.view_sink import Detachment, Interruption, ViewEpoch, fenced, lost
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, SourceError, TemporaryError, TidemarkError
 from storage.failpoints import failpoint
@@ -123,6 +123,13 @@ class DeltaSink:
         """Draw a number for a takeover, which no other writer has."""
         self._number = random.getrandbits(52)
         self._numbers.add(self._number)
+
+    def detachment(self) -> Detachment:
+        """See ViewSink."""
+        return Detachment(kept=(f'the table in "{self._options.location.path}", with its log',))
+
+    def detach(self) -> None:
+        """Leave the target as it is: what names the sink is part of what its readers read."""
 
     def interrupt(self) -> None:
         """See ViewSink."""

@@ -19,7 +19,7 @@ from connectors.outside.http import Answer, HttpClient, Trust, UnreachableError
 from connectors.outside.http_headers import retry_after_s
 from connectors.polled.schedule import RetryLaterError
 from connectors.secrets import resolve
-from connectors.view_sink import Interruption, ViewEpoch
+from connectors.view_sink import Detachment, Interruption, ViewEpoch
 from dataflow.errors import SinkError, TemporaryError
 from storage import clock
 from storage.backoff import Backoff
@@ -79,6 +79,13 @@ class WebhookSink:
         self._send(self._messages.test())
 
     def remove(self) -> None:
+        """Nothing is stored."""
+
+    def detachment(self) -> Detachment:
+        """See ViewSink."""
+        return Detachment(kept=("what its receiver has been sent",))
+
+    def detach(self) -> None:
         """Nothing is stored."""
 
     def interrupt(self) -> None:

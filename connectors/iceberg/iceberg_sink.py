@@ -31,7 +31,7 @@ from connectors.lake.changelog import changelog_schema, changes
 from connectors.lake.location import UNREACHABLE, unreached
 from connectors.objects.folder_storage import FolderStorage
 from connectors.sink import SinkTable
-from connectors.view_sink import Interruption, ViewEpoch, fenced, lost
+from connectors.view_sink import Detachment, Interruption, ViewEpoch, fenced, lost
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from storage.failpoints import failpoint
 
@@ -160,6 +160,15 @@ class IcebergSink:
             # What a process that was killed had begun to write.
             if isinstance(storage, FolderStorage):
                 storage.remove_drafts([below])
+
+    def detachment(self) -> Detachment:
+        """See ViewSink."""
+        return Detachment(
+            kept=(f'table "{self._options.title}", with the properties that name its sink',)
+        )
+
+    def detach(self) -> None:
+        """Leave the target as it is: what names the sink is part of what its readers read."""
 
     def interrupt(self) -> None:
         """See ViewSink."""

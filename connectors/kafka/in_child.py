@@ -238,6 +238,10 @@ class SinkUse:
         """See ViewSink."""
         self._sink.remove()
 
+    def detach(self) -> None:
+        """See ViewSink."""
+        self._sink.detach()
+
     def interrupt(self) -> None:
         """See ViewSink."""
         self._sink.interrupt()

@@ -14,9 +14,9 @@ from typing import Any
 
 from connectors.apart.child_process import ANSWER_S, CLOSE_S, Child, ChildFault, Items
 from connectors.kafka.client_process import prepare, use_of
-from connectors.kafka.topic_options import TopicOptions
+from connectors.kafka.topic_options import TopicOptions, detachment_of
 from connectors.sink import SinkTable
-from connectors.view_sink import Interruption, ViewEpoch
+from connectors.view_sink import Detachment, Interruption, ViewEpoch
 from dataflow.errors import TidemarkError
 
 # Of what the client still sends at the end of a transaction, while it moves on.
@@ -64,6 +64,14 @@ class SinkApart:
     def remove(self) -> None:
         """See ViewSink."""
         self._call("remove")
+
+    def detachment(self) -> Detachment:
+        """See ViewSink."""
+        return detachment_of(TopicOptions.of(*self._made_of[:2]))
+
+    def detach(self) -> None:
+        """See ViewSink."""
+        self._call("detach")
 
     def interrupt(self) -> None:
         """See ViewSink."""

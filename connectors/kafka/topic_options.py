@@ -15,6 +15,7 @@ from connectors.kafka.connection import Connection
 from connectors.kafka.topic_records import Mode, Values
 from connectors.option_reader import OptionReader
 from connectors.sink import SinkTable
+from connectors.view_sink import Detachment
 
 FOREVER = -1
 WEEK_MS = 7 * 24 * 3600 * 1000
@@ -103,6 +104,11 @@ class TopicOptions:
         """
         retention_ms = WEEK_MS if self.mode == "upsert" else self.retention_ms
         return {"cleanup.policy": "delete", "retention.ms": str(retention_ms)}
+
+
+def detachment_of(options: TopicOptions) -> Detachment:
+    """Return what becomes of the topics when the service leaves them."""
+    return Detachment((f'topic "{options.markers}"',), (f'topic "{options.topic}"',))
 
 
 def _between(reader: OptionReader, name: str, default: int, bounds: tuple[int, int]) -> int:

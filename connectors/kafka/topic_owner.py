@@ -111,15 +111,18 @@ class TopicOwner:
         if topics is not None:
             topics.close()
 
-    def require_ours(self, setup: TopicSetup) -> None:
-        """Check ownership before topics are deleted. SinkError sink.topic_not_ours."""
+    def require_ours(self, setup: TopicSetup, *, is_left: bool = False) -> None:
+        """Check ownership before topics are deleted. SinkError sink.topic_not_ours.
+
+        is_left: the rows stay, so that rows without any marker are no reason to refuse.
+        """
         rows, markers = self._found(Topics(self._client))
         standing = self.standing() if markers else None
         if standing is not None and standing.epoch is None:
             standing = read_first(self._client, self._options.markers)
         if standing is not None and standing.sink not in ("", self.identity):
             raise _not_ours(self._options.markers, "another sink has written to it")
-        if standing is None and rows and not setup.is_empty():
+        if standing is None and rows and not is_left and not setup.is_empty():
             raise _not_ours(self._options.topic, "no marker names the sink that wrote its rows")
 
     def _found(self, topics: Topics) -> tuple[str, str]:

@@ -82,9 +82,15 @@ class TopicSetup:
 
     def remove(self) -> None:
         """Delete the topics that exist."""
+        self._delete(self._options.topic, self._options.markers)
+
+    def remove_markers(self) -> None:
+        """Delete the topic of the markers if it exists."""
+        self._delete(self._options.markers)
+
+    def _delete(self, *names: str) -> None:
         admin = self._client.admin()
-        names = [self._options.topic, self._options.markers]
-        deletions = admin.delete_topics(names, request_timeout=ANSWER_S)
+        deletions = admin.delete_topics([*names], request_timeout=ANSWER_S)
         for name, deletion in deletions.items():
             try:
                 deletion.result()

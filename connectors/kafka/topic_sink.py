@@ -21,11 +21,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from connectors.kafka.client import Client, error_of
 from connectors.kafka.epoch_markers import Standing, begin_marker, end_marker, open_marker
-from connectors.kafka.topic_options import TopicOptions
+from connectors.kafka.topic_options import TopicOptions, detachment_of
 from connectors.kafka.topic_owner import TopicOwner
 from connectors.kafka.topic_records import OPERATIONS, RecordBatch, TopicRecords
 from connectors.kafka.topic_setup import TopicSetup, topic_not_empty
-from connectors.view_sink import Interruption, ViewEpoch
+from connectors.view_sink import Detachment, Interruption, ViewEpoch
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from storage.failpoints import failpoint
 
@@ -172,6 +172,15 @@ class TopicSink:
         """Delete the topics of rows and markers. SinkError sink.topic_not_ours."""
         self._owner.require_ours(self._setup)
         self._setup.remove()
+
+    def detachment(self) -> Detachment:
+        """See ViewSink."""
+        return detachment_of(self._options)
+
+    def detach(self) -> None:
+        """Delete the topic of the markers. SinkError sink.topic_not_ours."""
+        self._owner.require_ours(self._setup, is_left=True)
+        self._setup.remove_markers()
 
     # --- epochs ----------------------------------------------------------------------------
 

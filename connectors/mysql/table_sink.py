@@ -19,7 +19,7 @@ from connectors.mysql.sink_options import TableOptions
 from connectors.mysql.sink_session import SinkSession, lost
 from connectors.mysql.written_table import Changelog, RowsTable
 from connectors.sink import SinkTable
-from connectors.view_sink import Interruption, ViewEpoch, fenced
+from connectors.view_sink import Detachment, Interruption, ViewEpoch, fenced
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError
 from storage.failpoints import failpoint
@@ -107,6 +107,20 @@ class TableSink:
 
     def remove(self) -> None:
         """Delete the sink's table and its row, and the progress table with its last row."""
+        self._leave(f"DROP TABLE {quoted(self._options.table)}")
+
+    def detachment(self) -> Detachment:
+        """See ViewSink."""
+        progress = f"its row of table {PROGRESS}, and that table with its last row"
+        mark = f"the comment of table {self._options.title}"
+        return Detachment((mark, progress), (f"table {self._options.title}",))
+
+    def detach(self) -> None:
+        """Delete the table's mark and the sink's row, and the progress table with its last row."""
+        self._leave(f"ALTER TABLE {quoted(self._options.table)} COMMENT = ''")
+
+    def _leave(self, change: str) -> None:
+        """Change our table, then delete the sink's row, and the table of rows with the last one."""
         session = self._connect()
         if not has_table(session, PROGRESS):
             return
@@ -115,7 +129,7 @@ class TableSink:
         if standing is None:
             return
         if self._comment(session) == _mark(standing):
-            session.rows(f"DROP TABLE {quoted(self._options.table)}")
+            session.rows(change)
         session.rows(f"DELETE FROM {PROGRESS} WHERE sink = %s", (self._identity,))
         session.commit()
         if not session.rows(f"SELECT 1 FROM {PROGRESS} LIMIT 1"):

@@ -22,7 +22,7 @@ from connectors.parquet.data_files import DataFiles
 from connectors.parquet.manifests import FENCED, FOLDER, Manifest, Manifests, files_lost
 from connectors.parquet.options import ParquetOptions
 from connectors.sink import SinkTable
-from connectors.view_sink import Interruption, ViewEpoch, fenced
+from connectors.view_sink import Detachment, Interruption, ViewEpoch, fenced
 from dataflow.errors import SinkError, TemporaryError
 from storage.failpoints import failpoint
 
@@ -131,6 +131,17 @@ class ParquetSink:
             self._interrupted.check()
             storage.delete(name)
         manifests.remove()
+
+    def detachment(self) -> Detachment:
+        """See ViewSink."""
+        return Detachment(
+            kept=(
+                f'the files in "{self._options.location.path}", with the manifests that list them',
+            )
+        )
+
+    def detach(self) -> None:
+        """Leave the target as it is: what names the sink is part of what its readers read."""
 
     def interrupt(self) -> None:
         """See ViewSink."""

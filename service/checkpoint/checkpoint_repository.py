@@ -280,6 +280,11 @@ def groups_in(url: str, prefix: str) -> list[str]:
     return sorted(found, key=lambda group: (group != DEFAULT_GROUP, group))
 
 
+def remove_all(url: str, prefix: str) -> None:
+    """Remove the copies of all groups of a service."""
+    _all_of(url, prefix).remove()
+
+
 def _all_of(url: str, prefix: str) -> Exchange:
     base = url if url.startswith(S3) else str(Path(url).absolute())
     return open_exchange(base).below(prefix)

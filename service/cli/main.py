@@ -36,6 +36,7 @@ from service.cli.restore_commands import copies
 from service.cli.sink_commands import sinks
 from service.cli.source_commands import dead_letters, sources
 from service.cli.token_commands import tokens
+from service.cli.uninstall_command import commands as uninstall
 from service.cli.verify_commands import validate, verify
 from service.runtime import release
 from service.runtime.private_files import keep_private, make_private, own_folders
@@ -53,6 +54,7 @@ app.add_typer(sinks, name="sinks")
 app.add_typer(sources, name="sources")
 app.add_typer(dead_letters, name="dead-letters")
 app.add_typer(commands)
+app.add_typer(uninstall)
 app.add_typer(copies)
 app.add_typer(tokens, name="token")
 app.command()(verify)

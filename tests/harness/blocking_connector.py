@@ -31,7 +31,7 @@ from connectors.feed_source import (
 )
 from connectors.sink import SinkTable
 from connectors.source import SourceBatch
-from connectors.view_sink import ViewEpoch
+from connectors.view_sink import Detachment, ViewEpoch
 from dataflow.changes import Changes
 from dataflow.delta import Delta
 from dataflow.schema import Relation
@@ -226,6 +226,12 @@ class BlockingSink:
     def remove(self) -> None:
         pass_through(self.name, "remove")
         self._written.unlink(missing_ok=True)
+
+    def detachment(self) -> Detachment:
+        return Detachment(kept=(str(self._written),))
+
+    def detach(self) -> None:
+        pass_through(self.name, "detach")
 
     def interrupt(self) -> None:
         pass_through(self.name, "interrupt")

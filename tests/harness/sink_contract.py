@@ -372,6 +372,30 @@ def check_removal(target: Target, model: Model, is_gone: Callable[[], bool]) -> 
         assert is_gone()
 
 
+def check_detachment(
+    target: Target, model: Model, read: Callable[[], object], is_left: Callable[[], bool]
+) -> None:
+    """`detach` removes what only the service needs, also twice; readers read what they did.
+
+    read: what a reader without the service sees. is_left: nothing of the service is there.
+    """
+    identity = new_identity()
+    sink = target.sink(model.table, identity)
+    sink.open(None)
+    for _ in range(3):
+        sink.write([model.epoch()])
+    sink.close()
+    before = read()
+    assert not is_left()
+    for _ in range(2):
+        leaver = target.sink(model.table, identity)
+        leaver.detach()
+        leaver.close()
+        assert is_left()
+        assert read() == before
+    assert leaver.detachment().kept
+
+
 def check_others_are_refused(target: Target, model: Model, check: Callable[[], object]) -> None:
     """Tables or files of another sink are neither written to nor removed.
 

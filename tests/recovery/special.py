@@ -248,6 +248,11 @@ HANDOVER = tuple(
 )
 # Waited and killed at in tests/end_to_end/test_postgres_source.py.
 STARTS = ("source.start.found",)
+# Killed at in tests/end_to_end/test_uninstall.py.
+UNINSTALL = (
+    *("uninstall.sink.after", "uninstall.source.after", "uninstall.view.after"),
+    *("uninstall.privilege.after", "uninstall.catalog.after", "uninstall.files.after"),
+)
 # Failed at in the tests of each type of sinks, by tests/harness/sink_contract.py.
 SINKS = (
     *("clickhouse.rows.written", "clickhouse.progress.written"),

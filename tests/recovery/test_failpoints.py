@@ -27,6 +27,7 @@ from tests.recovery.special import (
     SPECIAL,
     STARTS,
     STORAGE,
+    UNINSTALL,
     Special,
 )
 
@@ -60,6 +61,7 @@ def _together(points: Sequence[str]) -> list[str]:
 def test_every_failpoint_has_a_scenario() -> None:
     reached = [p for s in LIVE for p in s.points] + [p for s in SPECIAL for p in s.points]
     reached += [*STORAGE, *CHECKPOINTS, *SET_BACK, *BUCKETS, *HANDOVER, *SINKS, *RUNS, *STARTS]
+    reached += UNINSTALL
     assert sorted(reached) == sorted(set(names_in_source()))
 
 

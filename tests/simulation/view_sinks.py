@@ -18,7 +18,7 @@ from connectors.postgres.catalog.sink_records import SinkRow
 from connectors.postgres.session.lsn import parse_lsn
 from connectors.sink import SinkTable
 from connectors.source import MAIN_SOURCE
-from connectors.view_sink import ViewEpoch
+from connectors.view_sink import Detachment, ViewEpoch
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from service.access.authorization import Authorization
 from service.access.tokens import OPEN
@@ -245,6 +245,12 @@ class SimViewSink:
         faults.step("topic.written")
         if faults.happens("topic.answer_lost"):
             raise _away()
+
+    def detachment(self) -> Detachment:
+        return Detachment()
+
+    def detach(self) -> None:
+        self._faults.step("topic.remove")
 
     def remove(self) -> None:
         self._faults.step("topic.remove")

@@ -24,7 +24,7 @@ from connectors.postgres.session.liveness_watchdog import Watched
 from connectors.postgres.session.session import connect, to_error
 from connectors.postgres.sink.apply_deltas import LOOKED_UP
 from connectors.sink import SinkTable
-from connectors.view_sink import Interruption, ViewEpoch, fenced, lost
+from connectors.view_sink import Detachment, Interruption, ViewEpoch, fenced, lost
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from storage.failpoints import failpoint
@@ -113,6 +113,22 @@ class TableSink:
                 if standing is not None:
                     self._progress.end_earlier(cursor)
                     self._remove_rows(cursor, standing)
+                    self._progress.remove(cursor)
+            session.commit()
+
+    def detachment(self) -> Detachment:
+        """See ViewSink."""
+        progress = f"its row of table {self._progress.sql}, and that table with its last row"
+        return Detachment((progress,), (f"table {self._options.title}",))
+
+    def detach(self) -> None:
+        """Delete the sink's row of the progress table, and that table with its last row."""
+        self.close()
+        with self._translated("leaving the sink"):
+            session = self._connect()
+            with session.cursor() as cursor:
+                if self._progress.find(cursor) is not None:
+                    self._progress.end_earlier(cursor)
                     self._progress.remove(cursor)
             session.commit()
 

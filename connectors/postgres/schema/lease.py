@@ -26,6 +26,11 @@ FENCED_STATE = "TM001"
 # Seconds for a disconnected session to end.
 RELEASE_S = 5.0
 _LOCK = 0x71DE
+# The owners with the sessions that hold their locks.
+_HELD = """FROM tidemark.owners AS o LEFT JOIN pg_locks AS l
+ON l.locktype = 'advisory' AND l.granted AND l.classid = %s
+AND l.objid::bigint = (hashtext(o.sink_key)::bigint & 4294967295)
+AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
 _SINK, _AUXILIARY, _STREAM = "tidemark sink", "tidemark auxiliary", "tidemark stream"
 
 
@@ -123,8 +128,7 @@ class Claim:
     def _await_lock(self, cursor: Any) -> None:
         deadline = time.monotonic() + RELEASE_S
         while True:
-            cursor.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", (_LOCK, self._key))
-            if cursor.fetchone()[0]:
+            if hold(cursor, self._key):
                 return
             # End an earlier session of our own that the network cut off.
             self._end(cursor, [self.sink_application])
@@ -150,21 +154,37 @@ class Claim:
 
     def _in_use(self, cursor: Any) -> SinkError:
         cursor.execute(
-            "SELECT o.place, o.since::text, l.pid FROM tidemark.owners AS o LEFT JOIN pg_locks AS l"
-            " ON l.locktype = 'advisory' AND l.granted AND l.classid = %s"
-            " AND l.objid::bigint = (hashtext(o.sink_key)::bigint & 4294967295)"
-            " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-            " WHERE o.sink_key = %s",
+            f"SELECT o.place, o.since::text, l.pid {_HELD} WHERE o.sink_key = %s",
             (_LOCK, self._key),
         )
         location, since, pid = cursor.fetchone() or ("unknown", "unknown", None)
         return SinkError(
             "sink.in_use",
             f'another service writes to the sink under "{self._key}"',
-            detail=f"{location}, since {since}; its session in the sink has pid {pid}",
+            detail=_held_by(location, since, pid),
             hint="stop it, or choose another --prefix; if its machine is gone, end its "
             "session: SELECT pg_terminate_backend(pid)",
         )
+
+
+def hold(cursor: Any, key: str) -> bool:
+    """Hold a sink's lock until the session ends, without a claim; return whether it was free."""
+    cursor.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", (_LOCK, key))
+    return cursor.fetchone()[0]
+
+
+def holders(cursor: Any, service: str) -> list[str]:
+    """Return where the processes run that hold the leases of a service, in words."""
+    cursor.execute(
+        f"SELECT o.place, o.since::text, l.pid {_HELD} WHERE l.pid IS NOT NULL"
+        " AND split_part(o.sink_key, '/', 1) = %s ORDER BY o.sink_key",
+        (_LOCK, service),
+    )
+    return [_held_by(*row) for row in cursor.fetchall()]
+
+
+def _held_by(location: str, since: str, pid: int | None) -> str:
+    return f"{location}, since {since}; its session in the sink has pid {pid}"
 
 
 def applications_of(claim: Claim | None) -> tuple[str, str]:

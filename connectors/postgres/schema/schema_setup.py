@@ -149,16 +149,27 @@ def _upgrade(cursor: Any) -> None:
     cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
     found = _version(cursor) or 0  # another process may have been faster
     if found > VERSION:
-        raise SinkError(
-            "sink.version",
-            'schema "tidemark" was created by another version',
-            detail=f"found version {found}, supported up to {VERSION}",
-            hint="use the version of Tidemark that created it, or a newer one",
-        )
+        raise _other_version(found, "use the version of Tidemark that created it, or a newer one")
     for number, step in enumerate(STEPS[found:], found + 1):
         cursor.execute(step)
         cursor.execute("INSERT INTO tidemark.version (version) VALUES (%s)", (number,))
         failpoint("catalog.step.after")
+
+
+def require_version(cursor: Any) -> None:
+    """Require the schema as this version makes it. SinkError sink.version."""
+    found = _version(cursor) or 0
+    if found != VERSION:
+        raise _other_version(found, "use the version of Tidemark that wrote it last")
+
+
+def _other_version(found: int, hint: str) -> SinkError:
+    return SinkError(
+        "sink.version",
+        'schema "tidemark" was created by another version',
+        detail=f"found version {found}, supported up to {VERSION}",
+        hint=hint,
+    )
 
 
 def owners_of_schema(session: Session, role: str) -> list[tuple[str, bool, bool]]:

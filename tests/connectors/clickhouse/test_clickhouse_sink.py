@@ -148,6 +148,17 @@ def test_removal_and_loss(target: ClickHouseTarget) -> None:
         contract.check_loss(target, lost, lambda drop=drop: target.server.query(drop))
 
 
+def test_what_was_written_stays_when_the_service_leaves(target: ClickHouseTarget) -> None:
+    model = Model(POOLS)
+    name = model.table.name
+    contract.check_detachment(
+        target,
+        model,
+        lambda: sorted(target.server.query(f"SELECT * FROM {name}_now").splitlines()),
+        lambda: f"{name}_progress" not in target.tables(model.table),
+    )
+
+
 def test_kills(changes: ClickHouseTarget) -> None:
     assert contract.check_kills(changes, lambda: Model(FEW), KILLS, 5) > 3
 

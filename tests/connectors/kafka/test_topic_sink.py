@@ -293,6 +293,18 @@ def test_topics_are_made_and_checked(broker: EmbeddedKafka, chosen: dict) -> Non
     sink.open()
     sink.write([Model(KEYED, 1).epoch()])
     assert topic_names(broker) >= {chosen["topic"], f"{chosen['topic']}.markers"}
+    rows = ends_of(broker, chosen["topic"], is_committed=True)
+    for _ in range(2):
+        sink.detach()
+        assert topic_names(broker) & {chosen["topic"], f"{chosen['topic']}.markers"} == {
+            chosen["topic"]
+        }
+    assert ends_of(broker, chosen["topic"], is_committed=True) == rows
+    sink.close()
+    chosen = options(broker)
+    sink = sink_of(KEYED, chosen)
+    sink.open()
+    sink.write([Model(KEYED, 1).epoch()])
     sink.remove()
     sink.remove()
     assert not topic_names(broker) & {chosen["topic"], f"{chosen['topic']}.markers"}

@@ -152,6 +152,17 @@ def test_what_was_written_is_removed(mariadb: MariaDb, mode: str) -> None:
     sink_contract.check_removal(target, model_of(True), lambda: not mariadb.rows("SHOW TABLES"))
 
 
+def test_what_was_written_stays_when_the_service_leaves(mariadb: MariaDb) -> None:
+    model = model_of(True)
+    marks = "SELECT table_comment FROM information_schema.tables WHERE table_schema = database()"
+    sink_contract.check_detachment(
+        MySqlTarget(mariadb),
+        model,
+        lambda: sorted(map(repr, mariadb.rows(f"SELECT * FROM {model.table.name}"))),
+        lambda: [tuple(row) for row in mariadb.rows(marks)] == [("",)],
+    )
+
+
 def test_a_table_that_is_gone_is_not_begun_again(mariadb: MariaDb) -> None:
     def recreate(name: str) -> None:
         mariadb.execute(f"DROP TABLE {name}")

@@ -124,6 +124,16 @@ def test_what_was_written_is_removed(database: Database, mode: str, is_keyed: bo
     sink_contract.check_removal(target, model, lambda: database.rows(sql) == [(0,)])
 
 
+def test_what_was_written_stays_when_the_service_leaves(database: Database) -> None:
+    model = model_of(True, FINITE)
+    sink_contract.check_detachment(
+        PostgresTarget(database),
+        model,
+        lambda: sorted(map(repr, database.rows(f"SELECT * FROM {model.table.name}"))),
+        lambda: database.rows("SELECT to_regclass('tidemark_sink_progress')") == [(None,)],
+    )
+
+
 def test_a_table_that_is_gone_is_not_begun_again(database: Database) -> None:
     def recreate(name: str) -> None:
         database.execute(f"CREATE TABLE other (LIKE {name} INCLUDING ALL)")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from connectors.sink import Progress, SinkEpoch, SinkRows, SinkTable
-from connectors.view_sink import ViewEpoch
+from connectors.view_sink import Detachment, ViewEpoch
 from dataflow.delta import Delta
 from dataflow.errors import SinkError, TemporaryError, TidemarkError
 from dataflow.schema import Field
@@ -50,6 +50,11 @@ class RefusingSink:
         self.epochs += [epoch.number for epoch in epochs]
 
     def remove(self) -> None: ...
+
+    def detachment(self) -> Detachment:
+        return Detachment()
+
+    def detach(self) -> None: ...
 
     def interrupt(self) -> None: ...
 
