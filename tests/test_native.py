@@ -4,6 +4,7 @@ one file and says why, and what is typed is what is there."""
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -49,14 +50,42 @@ def test_clippy_finds_nothing() -> None:
     assert told.returncode == 0, told.stderr
 
 
-@pytest.mark.whole
-def test_its_own_tests_pass() -> None:
+def cargo_test(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `cargo test`, whose programs link with this Python."""
+    return cargo("test", "--locked", "--no-default-features", *linked(), *arguments)
+
+
+def linked() -> list[str]:
+    """Options of cargo by which a test program finds this Python's shared library."""
     if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
         pytest.skip("this Python has no shared library to link a test program with")
-    library = sysconfig.get_config_var("LIBDIR")
-    told = cargo(
-        "test", "--locked", "--no-default-features", f"--config=env.LD_LIBRARY_PATH='{library}'"
-    )
+    return [f"--config=env.LD_LIBRARY_PATH='{sysconfig.get_config_var('LIBDIR')}'"]
+
+
+@pytest.mark.whole
+def test_its_own_tests_pass() -> None:
+    told = cargo_test()
+    assert told.returncode == 0 and "test result: ok" in told.stdout, told.stdout + told.stderr
+
+
+@pytest.mark.whole
+def test_a_minute_of_random_foreign_bytes_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_FUZZ_S", "10")
+    told = cargo_test("_panic")
+    assert told.returncode == 0 and "test result: ok" in told.stdout, told.stdout + told.stderr
+
+
+@pytest.mark.whole
+def test_a_checker_of_memory_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    checker = shutil.which("valgrind")
+    if checker is None:
+        pytest.skip("no valgrind")
+    built = cargo_test("--no-run", "--message-format=json").stdout.splitlines()
+    [program] = filter(None, (json.loads(line).get("executable") for line in built))
+    monkeypatch.setenv("TIDEMARK_FUZZ_TURNS", "100")
+    monkeypatch.setenv("LD_LIBRARY_PATH", sysconfig.get_config_var("LIBDIR"))
+    command = [checker, "-q", "--error-exitcode=9", program, "--test-threads", "1"]
+    told = subprocess.run(command, capture_output=True, text=True)
     assert told.returncode == 0 and "test result: ok" in told.stdout, told.stdout + told.stderr
 
 

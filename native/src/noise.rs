@@ -1,7 +1,14 @@
-//! Random and damaged bytes, the same in each run: what the functions that read foreign bytes are
-//! tried with. These loops take the place of fuzz targets, since they are part of `cargo test`.
+//! Random and damaged bytes: what the functions that read foreign bytes are tried with. These loops
+//! take the place of fuzz targets, since they are part of `cargo test`. They are the same in each
+//! run and short, unless `TIDEMARK_FUZZ_S` says for how many seconds each goes on, from a seed that
+//! is printed if it finds something, and that `TIDEMARK_FUZZ_SEED` takes.
 
+use std::env;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+const TURNS: usize = 4_000;
+const SEED: u64 = 7;
 
 /// A generator of numbers (splitmix64).
 pub(crate) struct Noise(u64);
@@ -45,17 +52,36 @@ impl Noise {
     }
 }
 
-/// Call `read` with random bytes of an alphabet and with damaged samples, a few thousand times.
+/// Call `read` with random bytes of an alphabet and with damaged samples, a few thousand times or
+/// for as long as is asked for.
 pub(crate) fn try_with(samples: &[&[u8]], alphabet: &[u8], mut read: impl FnMut(&[u8])) {
-    let mut noise = Noise::new(7);
-    for turn in 0..4_000 {
+    let asked = number("TIDEMARK_FUZZ_S").map(Duration::from_secs);
+    let seed = number("TIDEMARK_FUZZ_SEED").unwrap_or_else(|| asked.map_or(SEED, |_| of_now()));
+    let turns = number("TIDEMARK_FUZZ_TURNS").map_or(TURNS, |turns| turns as usize);
+    let begun = Instant::now();
+    let mut noise = Noise::new(seed);
+    let mut turn = 0;
+    while asked.map_or(turn < turns, |limit| turn % 100 != 0 || begun.elapsed() < limit) {
         let bytes = match samples.get(noise.below(samples.len() + 1)) {
             Some(sample) => noise.damaged(sample),
             None => noise.bytes(60, alphabet),
         };
         let tried = catch_unwind(AssertUnwindSafe(|| read(&bytes)));
-        assert!(tried.is_ok(), "turn {turn}: {bytes:?}");
+        assert!(tried.is_ok(), "seed {seed}, turn {turn}: {bytes:?}");
+        turn += 1;
     }
+}
+
+/// A number in the environment, None without one. Panics where it is another text.
+fn number(name: &str) -> Option<u64> {
+    let text = env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no whole number: {text}")))
+}
+
+/// A seed that no run before had.
+fn of_now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
+    since.as_nanos() as u64
 }
 
 /// Every byte.

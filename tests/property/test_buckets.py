@@ -214,8 +214,13 @@ class Run:
             return driver
 
     def require_lost(self, error: TidemarkError) -> None:
-        """Nothing but a manifest that was lost makes a state one that cannot be continued."""
-        assert error.code == "spark.state_lost" and self.happened["manifest lost"], error
+        """Nothing but a manifest that was lost makes a state one that cannot be continued.
+
+        A number whose manifest was lost may be written again: then it is not the file that the
+        history names.
+        """
+        assert error.code in ("spark.state_lost", "spark.unauthentic"), error
+        assert self.happened["manifest lost"], error
 
     def growth(self) -> GrowthLimits:
         """When a new driver splits buckets by itself."""
