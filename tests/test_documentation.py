@@ -3,10 +3,12 @@ SQL is compared with the code, the registry of functions, and PostgreSQL's answe
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
@@ -45,6 +47,7 @@ from tests.harness.unprovoked_codes import UNPROVOKED, provoked
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
+DECISIONS = DOCS / "contributing" / "decisions"
 TOP = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")
 PAGES = [*(ROOT / name for name in TOP), *sorted(DOCS.rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -132,6 +135,51 @@ def anchors_of(page: Path) -> set[str]:
     """The anchors of a page's headings, as they are shown on the web."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_each_decision_has_a_number_and_its_title_in_the_index() -> None:
+    pages = sorted(p for p in DECISIONS.glob("*.md") if p != DECISIONS / "README.md")
+    numbers = [int(p.name[:4]) for p in pages]
+    assert len(set(numbers)) == len(numbers)
+    titles = [p.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ") for p in pages]
+    entries = [
+        f"- {t.replace('. ', '. [', 1)}]({p.name})" for t, p in zip(titles, pages, strict=True)
+    ]
+    index = (DECISIONS / "README.md").read_text(encoding="utf-8")
+    found = [line.split(" (superseded")[0] for line in index.splitlines() if line[:2] == "- "]
+    assert sorted(found) == sorted(entries)
+
+
+def test_threads_are_named_on_their_page() -> None:
+    page = (DOCS / "contributing" / "PROCESSES.md").read_text(encoding="utf-8")
+    shown = {cell.split()[0].split("-VIEW")[0] for cell in re.findall(r"`([^`]+)`", page)}
+    faults = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for folder in ("service", "connectors", "dataflow", "storage")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for name in thread_names(ast.parse(path.read_text(encoding="utf-8")))
+        if name not in shown
+    ]
+    report(faults)
+
+
+def thread_names(tree: ast.Module) -> Iterator[str]:
+    """The first words of the names of threads that a module makes."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute | ast.Name):
+            continue
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+        given = {each.arg: each.value for each in node.keywords}
+        if called == "Thread" and "name" in given:
+            name = given["name"]
+        elif called in ("begin", "thread") and len(node.args) == 2:
+            name = node.args[1]
+        else:
+            continue
+        if isinstance(name, ast.JoinedStr):
+            name = name.values[0]
+        if isinstance(name, ast.Constant) and isinstance(name.value, str):
+            yield name.value.split()[0].removesuffix("-")
 
 
 def test_files_that_are_named_exist() -> None:
