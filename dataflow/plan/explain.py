@@ -18,7 +18,7 @@ from dataflow.expressions.ir import (
     links_of,
 )
 from dataflow.expressions.sql_text import with_arguments
-from dataflow.plan.aggregate_functions import PERCENTILES
+from dataflow.plan.aggregate_functions import aggregate_function
 from dataflow.plan.nodes import (
     Aggregate,
     AggregateCall,
@@ -286,7 +286,7 @@ def _call(call: AggregateCall, fields: tuple[Field, ...]) -> str:
         return f"{shown}{condition} recomputed in PostgreSQL"
     operands = (call.argument,) if call.argument is not None else call.arguments
     argument = ", ".join(_text(e, fields) for e in operands) or "*"
-    if call.function in PERCENTILES:
+    if aggregate_function(call.function).keeps == "order":
         argument = f"{call.fraction} of {argument}{' descending' * call.is_descending}"
     distinct = "distinct " if call.is_distinct else ""
     condition = f" filter {_text(call.filter, fields)}" if call.filter else ""

@@ -13,8 +13,8 @@ same rows. Invariant: after the rules a plan has no Apply and no OuterRef.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, cached_property
 from typing import TypeVar
 
 from dataflow.expressions.ir import Expression, Literal
@@ -23,6 +23,10 @@ from dataflow.schema import Field, Relation, RowType
 from dataflow.types import BOOL, INT8, UTC
 
 FLAG = Field("flag", BOOL)
+# The types of the fields of nodes that hold inputs, as they are written here.
+_PLAN, _PLANS = "Plan", "tuple[Plan, ...]"
+# In the metadata of a field that holds a plan which is no input.
+_INSIDE = "inside"
 
 
 @caches_hash
@@ -596,7 +600,7 @@ class Loop:
 
     name: str
     inputs: tuple[Plan, ...]
-    body: Plan
+    body: Plan = field(metadata={_INSIDE: True})
     keys: tuple[int, ...]
     fields: tuple[Field, ...]
 
@@ -677,21 +681,22 @@ _T = TypeVar("_T")
 
 def inputs_of(plan: Plan) -> tuple[Plan, ...]:
     """Return the inputs of a node, left to right."""
-    if isinstance(plan, Join | AsOfJoin | SemiJoin | SetOperation | Apply):
-        return (plan.left, plan.right)
-    if isinstance(plan, ThresholdFilter):
-        return (plan.input, plan.threshold)
-    if isinstance(plan, Watermark):
-        return (plan.input, plan.clock)
-    if isinstance(plan, LateRows):
-        return (plan.input, plan.watermark)
-    if isinstance(plan, FinalRows | RetainedAggregate):
-        return (plan.input, *plan.watermarks)
-    if isinstance(plan, UnionAll | Loop):
-        return plan.inputs
-    if isinstance(plan, Recursive):
-        return (plan.base, plan.step)
-    return () if isinstance(plan, Scan | Values | RecursionRef) else (plan.input,)
+    found: list[Plan] = []
+    for name, is_many in input_fields(type(plan)):
+        value = getattr(plan, name)
+        found.extend(value) if is_many else found.append(value)
+    return tuple(found)
+
+
+@cache
+def input_fields(kind: type) -> tuple[tuple[str, bool], ...]:
+    """Return the fields of a class of nodes that hold its inputs, left to right: their names, and
+    whether each holds several."""
+    return tuple(
+        (each.name, each.type == _PLANS)
+        for each in fields(kind)
+        if each.type in (_PLAN, _PLANS) and not each.metadata.get(_INSIDE)
+    )
 
 
 def fold(plan: Plan, visit: Callable[[Plan, tuple[_T, ...]], _T]) -> _T:

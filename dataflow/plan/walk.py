@@ -8,47 +8,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
 from dataflow.expressions.ir import Call, ColumnRef, Expression
-from dataflow.plan.nodes import (
-    Apply,
-    AsOfJoin,
-    FinalRows,
-    Join,
-    LateRows,
-    Loop,
-    Plan,
-    Recursive,
-    RetainedAggregate,
-    SemiJoin,
-    SetOperation,
-    ThresholdFilter,
-    UnionAll,
-    Watermark,
-    fold,
-    inputs_of,
-)
+from dataflow.plan.nodes import Plan, fold, input_fields, inputs_of
 
 
 def with_inputs(plan: Plan, inputs: Sequence[Plan]) -> Plan:
     """Return the same node over other inputs of the same fields."""
     if all(new is old for new, old in zip(inputs, inputs_of(plan), strict=True)):
         return plan
-    if isinstance(plan, Join | AsOfJoin | SemiJoin | SetOperation | Apply):
-        return replace(plan, left=inputs[0], right=inputs[1])
-    if isinstance(plan, Recursive):
-        return replace(plan, base=inputs[0], step=inputs[1])
-    if isinstance(plan, ThresholdFilter):
-        return replace(plan, input=inputs[0], threshold=inputs[1])
-    if isinstance(plan, Watermark):
-        return replace(plan, input=inputs[0], clock=inputs[1])
-    if isinstance(plan, LateRows):
-        return replace(plan, input=inputs[0], watermark=inputs[1])
-    if isinstance(plan, FinalRows | RetainedAggregate):
-        return replace(plan, input=inputs[0], watermarks=tuple(inputs[1:]))
-    if isinstance(plan, UnionAll | Loop):
-        return replace(plan, inputs=tuple(inputs))
-    return replace(plan, input=inputs[0])  # pyright: ignore[reportCallIssue]
+    rest = iter(inputs)
+    changed = {
+        name: tuple(islice(rest, len(getattr(plan, name)))) if is_many else next(rest)
+        for name, is_many in input_fields(type(plan))
+    }
+    return replace(plan, **changed)
 
 
 def copied(plan: Plan) -> Plan:

@@ -46,7 +46,7 @@ from dataflow.operators.aggregates.sparse_sums import (
 )
 from dataflow.operators.base import Context, Traits, kinds_of, types_of
 from dataflow.operators.groups import Touched, columns_at, plain_columns, touch
-from dataflow.plan.aggregate_functions import LEAST, PAIR_FUNCTIONS, PERCENTILES
+from dataflow.plan.aggregate_functions import aggregate_function, keeps_values
 from dataflow.plan.nodes import Aggregate, AggregateCall, Plan
 from dataflow.plan.properties.numeric_forms import numeric_form
 from dataflow.types import SqlType, TypeKind
@@ -54,10 +54,8 @@ from dataflow.values import to_text
 
 # The input of exact sums: the columns, their feed, whether squares are summed.
 SumsInput = tuple[tuple[int, ...], int, bool]
-_EXTREMES = ("min", "max", LEAST)
 # From so many rows of a group in a delta its sums cost less than the rows (decision 34).
 SUMMED_ROWS = 8
-_MOMENTS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
 _FLOATS = (TypeKind.FLOAT4, TypeKind.FLOAT8)
 _FAMILIES: dict[TypeKind, Callable[[], Family]] = {
     TypeKind.DECIMAL: DecimalSums,
@@ -70,8 +68,7 @@ _FAMILIES: dict[TypeKind, Callable[[], Family]] = {
 def is_additive(plan: Plan) -> bool:
     """Return whether a plan's operator is Additive: every call needs only sums over a group."""
     return type(plan) is Aggregate and not any(
-        call.sql or call.is_distinct or call.function in (*_EXTREMES, *PERCENTILES)
-        for call in plan.calls
+        call.sql or call.is_distinct or keeps_values(call.function) for call in plan.calls
     )
 
 
@@ -259,7 +256,8 @@ class AggregateOperator:
             source = self._recomputed_count
             self._recomputed_count += 1
             return lambda epoch: (epoch.recomputed[source], RowErrors())
-        if call.function in PAIR_FUNCTIONS:
+        keeps = aggregate_function(call.function).keeps
+        if keeps == "pair moments":
             return self._exact(call, plain_columns(call.arguments), INPUT)
         if call.argument is None:
             linear = LinearCall(call.function, -1, None, INPUT)
@@ -267,11 +265,11 @@ class AggregateOperator:
         column = plain_columns([call.argument])[0]
         type = call.argument.type
         function = call.function
-        if function in _EXTREMES:
+        if keeps == "extremes":
             self._extremes_of(column, type).want(function)
             shown = _shown_as(type, call.field.type)
             return lambda epoch: (shown(epoch.extremes(column)[function]), RowErrors())
-        if function in PERCENTILES:
+        if keeps == "order":
             return self._percentile(call, column, type)
         feed = self._feed(call, column, type)
         form = None
@@ -296,7 +294,7 @@ class AggregateOperator:
     def _exact(self, call: AggregateCall, columns: tuple[int, ...], feed: int) -> Callable:
         """Return the result of a call whose state is a ledger of exact sums."""
         function, result_type = call.function, call.field.type
-        is_moment = function in _MOMENTS or function in PAIR_FUNCTIONS
+        is_moment = aggregate_function(function).keeps in ("moments", "pair moments")
         source = (columns, feed, is_moment)
         if source not in self._sparse:
             type = self._input_types[columns[-1]]

@@ -16,6 +16,7 @@ from sqlglot import exp
 from dataflow.errors import SqlError
 from dataflow.expressions.ir import ColumnRef, Expression
 from dataflow.expressions.keys import key_form
+from dataflow.plan.aggregate_functions import aggregate_function
 from dataflow.plan.nodes import SortKey
 from dataflow.sql.bind.scalars import Scalars
 from dataflow.sql.bind.scope import Context, edited
@@ -25,16 +26,6 @@ from dataflow.sql.parse.shapes import span_of
 from dataflow.types import TypeKind
 
 _FILTER = re.compile(r"\s+FILTER\s+\(WHERE\s*$")
-# Their results do not depend on the order of the rows.
-UNORDERED = frozenset(
-    {
-        *("count", "sum", "avg", "min", "max", "bool_and", "bool_or", "every"),
-        *("bit_and", "bit_or", "bit_xor", "range_agg", "range_intersect_agg"),
-        *("variance", "var_pop", "var_samp", "stddev", "stddev_pop", "stddev_samp"),
-        *("corr", "covar_pop", "covar_samp", "regr_count", "regr_avgx", "regr_avgy"),
-        *("regr_sxx", "regr_syy", "regr_sxy", "regr_slope", "regr_intercept", "regr_r2"),
-    }
-)
 _JSON_CALLS = ("json_arrayagg", "json_objectagg")
 
 
@@ -166,7 +157,8 @@ class CallWriter:
             edits += self._edits(node)
         compared = shape.within or (shape.arguments if shape.is_distinct else ())
         alike = [self._number(node) for node in compared]
-        is_open = shape.within is None and not shape.is_distinct and shape.name not in UNORDERED
+        is_ordered = aggregate_function(shape.name).is_ordered
+        is_open = shape.within is None and not shape.is_distinct and is_ordered
         has_offset = shape.name != "json_objectagg"
         if is_open and has_offset:
             edits += self._ties()

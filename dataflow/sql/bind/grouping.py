@@ -14,7 +14,7 @@ from sqlglot import exp
 from dataflow.errors import SqlError
 from dataflow.expressions.ir import ColumnRef, Expression, Literal
 from dataflow.expressions.keys import key_form
-from dataflow.plan.aggregate_functions import LEAST, PAIR_FUNCTIONS, PERCENTILES
+from dataflow.plan.aggregate_functions import LEAST, aggregate_function
 from dataflow.plan.nodes import Aggregate, AggregateCall
 from dataflow.plan.properties.nullability import is_nullable
 from dataflow.schema import Field
@@ -34,37 +34,11 @@ from dataflow.sql.parse.canonical_form import SyntaxCall
 from dataflow.sql.parse.shapes import bare, operands
 from dataflow.types import SqlType, TypeKind
 
-_NATIVE = {
-    **{name: name for name in ("count", "sum", "avg", "min", "max", "bool_and", "bool_or")},
-    **{name: name for name in ("bit_and", "bit_or", "bit_xor")},
-    **{name: name for name in ("var_pop", "var_samp", "stddev_pop", "stddev_samp")},
-    **{name: name for name in PAIR_FUNCTIONS},
-    "every": "bool_and",
-    "variance": "var_samp",
-    "stddev": "stddev_samp",
-    "any_value": LEAST,
-}
-_NUMBERS = frozenset(
-    {
-        *(TypeKind.INT2, TypeKind.INT4, TypeKind.INT8, TypeKind.FLOAT4, TypeKind.FLOAT8),
-        *(TypeKind.FIXED, TypeKind.DECIMAL),
-    }
-)
-_WHOLE = frozenset({TypeKind.INT2, TypeKind.INT4, TypeKind.INT8})
-_KINDS = {
-    "sum": _NUMBERS | {TypeKind.INTERVAL},
-    "avg": _NUMBERS | {TypeKind.INTERVAL},
-    **{name: _NUMBERS for name in ("var_pop", "var_samp", "stddev_pop", "stddev_samp")},
-    **{name: _WHOLE for name in ("bit_and", "bit_or", "bit_xor")},
-    **{name: frozenset({TypeKind.FLOAT8}) for name in PAIR_FUNCTIONS},
-}
 _OPEN = "is not defined by the query: the values are sorted"
 _BORROWED = (
     "is that of the sorted subquery, which PostgreSQL need not preserve here: "
     "write ORDER BY inside the aggregate"
 )
-# DISTINCT changes nothing for these.
-_IDEMPOTENT = ("min", "max", "bool_and", "bool_or", "bit_and", "bit_or", LEAST)
 
 
 def find_aggregates(
@@ -218,10 +192,13 @@ class Grouping:
 
     def _native(self, shape: CallShape, field: Field) -> AggregateCall | None:
         """Return the natively maintained call, None if there is none."""
-        if shape.name in PERCENTILES:
+        known = aggregate_function(shape.name)
+        function = known.kept_as or shape.name
+        if known.keeps == "order":
             return self._percentile(shape, field)
-        function = _NATIVE.get(shape.name)
-        if function is None or shape.within is not None or isinstance(shape.call, SyntaxCall):
+        if not known.is_maintained or shape.within is not None:
+            return None
+        if isinstance(shape.call, SyntaxCall):
             return None
         if function == LEAST and (shape.order or self._scope.order):
             return None
@@ -234,12 +211,11 @@ class Grouping:
         if any(a is None for a in arguments):
             return None
         bound = [a for a in arguments if a is not None]
-        kinds = _KINDS.get(function)
-        if kinds is not None and any(a.type.kind not in kinds for a in bound):
+        if known.kinds is not None and any(a.type.kind not in known.kinds for a in bound):
             return None
-        is_distinct = shape.is_distinct and function not in _IDEMPOTENT
+        is_distinct = shape.is_distinct and not known.is_idempotent
         condition = self._bound(shape.condition)
-        if function in PAIR_FUNCTIONS:
+        if known.keeps == "pair moments":
             if is_distinct:
                 return None
             return AggregateCall(function, None, False, condition, field, tuple(bound))

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from sqlglot import exp
 
-from dataflow.sql.bind.aggregate_calls import UNORDERED, aggregate_name
+from dataflow.plan.aggregate_functions import aggregate_function
+from dataflow.sql.bind.aggregate_calls import aggregate_name
 from dataflow.sql.bind.scope import Context
 
 _LIMITS = ("limit", "offset", "fetch")
@@ -61,7 +62,7 @@ def _is_ordered_call(context: Context, node: exp.Expr) -> bool:
     if isinstance(node, exp.Filter | exp.WithinGroup):
         return False
     name = aggregate_name(context, node)
-    if name is None or name in UNORDERED:
+    if name is None or not aggregate_function(name).is_ordered:
         return False
     call = node.expression if isinstance(node, exp.Dot) else node
     return not (call.expressions and isinstance(call.expressions[0], exp.Distinct))

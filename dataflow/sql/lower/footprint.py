@@ -12,6 +12,7 @@ from typing import assert_never
 
 from dataflow.expressions.ir import Expression, InPostgres, children
 from dataflow.operators.windows.window_reach import is_followed
+from dataflow.plan.aggregate_functions import keeps_values
 from dataflow.plan.nodes import (
     Aggregate,
     Apply,
@@ -215,7 +216,7 @@ def _aggregate(node: Node, plan: Aggregate, size: Size, rows: Size) -> list[Stor
         each = rows.width * (operands + len(plan.groups)) / max(1, len(plan.input.fields))
         if call.sql:
             found.append(StoredRows(node.name, rows.rows, rows.rows * (each + ROW_BYTES)))
-        elif call.is_distinct or call.function in ("min", "max", "least") or call.fraction:
+        elif call.is_distinct or keeps_values(call.function):
             found.append(_sums(node, rows.rows, each, 1))
     return found
 

@@ -10,24 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dataflow.expressions.ir import Call, ColumnRef, Expression, Literal, substitute
-from dataflow.plan.aggregate_functions import LEAST
+from dataflow.plan.aggregate_functions import aggregate_function
 from dataflow.plan.nodes import Aggregate, AggregateCall, Join, Plan, Project, Values
 from dataflow.plan.properties.nullability import is_nullable
 from dataflow.plan.trees import refs
 from dataflow.schema import Field
 from dataflow.types import BOOL
-
-_ZERO = frozenset({"count", "regr_count"})
-_NULL = frozenset(
-    {
-        *("sum", "avg", "min", "max", LEAST, "bool_and", "bool_or", "every", "any_value"),
-        *("stddev", "stddev_pop", "stddev_samp", "variance", "var_pop", "var_samp", "corr"),
-        *("covar_pop", "covar_samp", "regr_avgx", "regr_avgy", "regr_intercept", "regr_r2"),
-        *("regr_slope", "regr_sxx", "regr_sxy", "regr_syy", "bit_and", "bit_or", "bit_xor"),
-        *("string_agg", "array_agg", "json_agg", "jsonb_agg", "json_object_agg", "mode"),
-        *("jsonb_object_agg", "percentile_cont", "percentile_disc", "range_agg"),
-    }
-)
 
 
 def over_empty(
@@ -42,7 +30,7 @@ def over_empty(
     fields begin with the left ones; no left row is lost or duplicated.
     """
     n, k = len(left.fields), len(grouped.groups)
-    if any(c.function not in _ZERO | _NULL for c in grouped.calls):
+    if any(aggregate_function(c.function).of_no_rows == "unknown" for c in grouped.calls):
         joined, calls = _with_unknown(left, grouped, left_keys)
         return joined, tuple(substitute(e, (*refs(grouped)[:k], *calls)) for e in outputs)
     empty = (*refs(grouped)[:k], *(_of_no_rows(c) for c in grouped.calls))
@@ -74,7 +62,7 @@ def _is_null(expression: Expression) -> bool:
 
 
 def _of_no_rows(call: AggregateCall) -> Literal:
-    return Literal("0" if call.function in _ZERO else None, call.field.type)
+    return Literal(aggregate_function(call.function).of_no_rows, call.field.type)
 
 
 def _left_join(left: Plan, right: Plan, left_keys: Sequence[Expression]) -> Plan:
