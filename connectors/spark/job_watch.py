@@ -40,8 +40,8 @@ FORGOTTEN_S, GONE_S = 5.0, 120.0
 # A job that was cancelled has so long to end.
 CANCELLED_S = 30.0
 PAUSE_S = (1.0, 15.0)
-# Pools of the scheduler, which is fair between them.
-EPOCHS, BACKFILL = "epochs", "backfill"
+# Pools of the scheduler, which is fair between them. Nothing waits for what warms up.
+EPOCHS, BACKFILL, WARM_UP = "epochs", "backfill", "warm-up"
 # Raised by calls on a lost session, in addition to the error of its job.
 GONE = (Py4JError, PySparkException, OSError)
 # A session that did not start is tried again if the cluster may be the cause.
@@ -162,10 +162,13 @@ class JobWatch:
         self._polled_at = 0.0
 
     def waiting(self, pool: str | None = None) -> str:
-        """Return why the jobs of a pool make no progress; "" if they make some. None: of any."""
+        """Return why the jobs of a pool make no progress; "" if they make some.
+
+        None: of all pools but WARM_UP.
+        """
         with self._lock:
-            reasons = [j.waiting for j in self._jobs if pool in (None, j.pool)]
-        return next(filter(None, reasons), "")
+            found = [j for j in self._jobs if j.pool == pool or (not pool and j.pool != WARM_UP)]
+        return next((j.waiting for j in found if j.waiting), "")
 
     def stop(self) -> None:
         """Let every job end with its session, which is about to be stopped."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from connectors.spark.frame import FRAME, Row, from_batches, to_batches
+from connectors.spark.job_watch import WARM_UP
 from connectors.spark.maintained.scheduler import Work
 from connectors.spark.maintained.spark_scheduler import FAILED, FOLDER, local_folder
 from connectors.spark.session import LazySession
@@ -46,7 +47,7 @@ class ConnectScheduler:
         def warm(session: SparkSession) -> None:
             _started(session, self.tasks).mapInArrow(_warmed, FRAME).count()
 
-        self._session.jobs.run(warm, "Spark did not warm up")
+        self._session.jobs.run(warm, "Spark did not warm up", pool=WARM_UP)
 
     def run(self, work: Work) -> Sequence[Row]:
         """See Scheduler."""

@@ -24,6 +24,7 @@ from pyspark.serializers import AutoBatchedSerializer, BatchedSerializer, CPickl
 from pyspark.sql import SparkSession
 
 from connectors.spark.frame import Row
+from connectors.spark.job_watch import WARM_UP
 from connectors.spark.maintained.scheduler import Work
 from connectors.spark.session import LazySession
 
@@ -84,7 +85,7 @@ class SparkScheduler:
             else:
                 context.parallelize(range(self.tasks), self.tasks).map(abs).collect()
 
-        self._session.jobs.run(warm, "Spark did not warm up")
+        self._session.jobs.run(warm, "Spark did not warm up", pool=WARM_UP)
 
     def run(self, work: Work) -> Sequence[Row]:
         """See Scheduler."""

@@ -72,6 +72,7 @@ def test_a_job_past_its_deadline_is_run_again_and_no_other(
     thread = threading.Thread(target=lambda: found.append(jobs.run(hangs_once, "it", pool="bad")))
     thread.start()
     wait_until(lambda: "take longer" in jobs.waiting("bad"), within_s=120)
+    assert jobs.waiting() == jobs.waiting("bad")
     # The one that has begun keeps its own.
     monkeypatch.undo()
     good = jobs.run(lambda s: s.sparkContext.parallelize(range(9), 1).sum(), "it", pool="good")
@@ -80,6 +81,29 @@ def test_a_job_past_its_deadline_is_run_again_and_no_other(
     # On a busy machine the next ones are too late as well.
     assert found == [42] and len(tries) > 1
     assert jobs.waiting() == "" and session.is_alive()
+
+
+@needs_java
+@pytest.mark.whole
+@pytest.mark.timeout(900)
+def test_nothing_waits_for_what_warms_up(
+    session: LazySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So no view is degraded for it: a new one has its rows before Spark has started."""
+    session.get()
+    monkeypatch.setattr(job_watch, "LATE_S", 0.0)
+    jobs, ended = session.jobs, threading.Event()
+    warming = {"pool": job_watch.WARM_UP}
+    thread = threading.Thread(
+        target=jobs.run, args=(lambda _: ended.wait(600), "it"), kwargs=warming
+    )
+    thread.start()
+    try:
+        wait_until(lambda: jobs.waiting(job_watch.WARM_UP) != "", within_s=120)
+        assert jobs.waiting() == ""
+    finally:
+        ended.set()
+        thread.join()
 
 
 @needs_java
