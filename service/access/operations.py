@@ -202,7 +202,7 @@ PROCEDURES: Mapping[str, str] = {
 # databases' passwords, so they act as the service.
 COMMANDS = frozenset(
     {
-        *("serve", "demo", "doctor", "init", "restore", "checkpoints"),
+        *("serve", "demo", "doctor", "init", "restore", "checkpoints", "uninstall"),
         *("token create --direct", "token revoke --direct"),
     }
 )
