@@ -63,7 +63,9 @@ def test_the_first_view_is_shown_before_it_is_created(
 ) -> None:
     """The biggest table that a view can read and that names another: not `notes`, without a key."""
     database, service = empty
-    page = open_page(url=service.url).page
+    watched = open_page(url=service.url)
+    # The page may look at the view once more while it is going.
+    page, watched.expected = watched.page, ("404", "409")
     expect(page.get_by_role("heading", level=1)).to_contain_text("Keep the answer")
     expect(page.get_by_role("heading", level=2)).to_contain_text("bills by")
     query = query_shown(page)
@@ -231,6 +233,33 @@ def test_nothing_waits_for_ever_where_the_service_is_gone(
             expect(page.locator("main")).to_contain_text(re.compile("answer|loaded"))
     finally:
         service.start()
+
+
+@pytest.mark.whole
+def test_a_database_without_tables_says_so(
+    open_page: Open, postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    """Then one that no view can read; then one alone, which is grouped by a word of its own."""
+    with new_database(postgres) as database, RunningService(database.dsn, tmp_path) as service:
+        page = open_page(url=service.url).page
+        expect(page.get_by_role("heading", level=2)).to_contain_text("has no table")
+        database.execute(
+            "CREATE TABLE visits (id int, country text, seconds int);"
+            "INSERT INTO visits SELECT n, 'country ' || n % 3, n FROM generate_series(1, 9) n"
+        )
+        page.reload()
+        expect(page.get_by_role("heading", level=2)).to_contain_text("No table can be read")
+        page.locator("main").get_by_role("link", name="Tables", exact=True).click()
+        expect(page.locator("tbody tr")).to_contain_text("no replica identity")
+        database.execute("ALTER TABLE visits ADD PRIMARY KEY (id)")
+        page.goto(f"{service.url}/#/")
+        page.reload()
+        expect(page.get_by_role("region", name="Preview").locator("tbody tr")).to_have_count(3)
+        query = query_shown(page)
+        assert "GROUP BY country" in query and "sum(seconds)" in query
+        assert sorted(cells(page, "table.rows")) == rows_of(database, query)
+        # The page would see the service end.
+        page.goto("about:blank")
 
 
 @pytest.mark.whole

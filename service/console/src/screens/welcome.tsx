@@ -56,7 +56,7 @@ function NoTable({ tables }: { tables: Table[] }) {
     <section class="adding" aria-label="No table to read">
       <h2>{tables.length ? "No table can be read by a view yet" : "The database has no table that you may read"}</h2>
       {tables.length ? (
-        <p>Each of the <a href="#/tables">{compact(tables.length)} tables</a> says what it lacks, with the command to run.</p>
+        <p><a href="#/tables">Tables</a> says of each what it lacks, with the command to run.</p>
       ) : !mayOperate() ? (
         <p>Once an operator has created a view that you may read, it is here.</p>
       ) : (
