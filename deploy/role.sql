@@ -7,7 +7,7 @@
 -- \password). Where the views live in another database, run it there too, with -v sink_only=yes.
 -- It makes a second role, tidemark_query, which has no rights: users' functions run as it for views
 -- that the service itself owns. Then, as the role itself: tidemark init "dbname=shop user=tidemark".
--- Running it again is safe.
+-- Running it again is safe. For a role that is not to own tables: docs/MANAGED.md.
 \set ON_ERROR_STOP on
 -- Names below mean PostgreSQL's own, whatever schema public has of them.
 SET search_path TO pg_catalog, pg_temp;
@@ -41,9 +41,13 @@ FROM regexp_split_to_table(:'views', ',') AS name \gexec
 -- The role without rights. One that is there is made so again: it logs in nowhere, is a member of
 -- nothing, and sees nothing of schema tidemark.
 SELECT current_setting('server_version_num')::int >= 160000 AS has_grant_options \gset
-SELECT 'CREATE ROLE tidemark_query' WHERE to_regrole('tidemark_query') IS NULL \gexec
-ALTER ROLE tidemark_query NOLOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOINHERIT NOREPLICATION
-    NOBYPASSRLS;
+SELECT 'CREATE ROLE tidemark_query NOLOGIN NOINHERIT'
+WHERE to_regrole('tidemark_query') IS NULL \gexec
+-- Only where it is needed: on a managed server nobody may say NOSUPERUSER.
+SELECT 'ALTER ROLE tidemark_query NOLOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOINHERIT'
+    ' NOREPLICATION NOBYPASSRLS'
+FROM pg_roles WHERE rolname = 'tidemark_query' AND (rolcanlogin OR rolsuper OR rolcreatedb
+    OR rolcreaterole OR rolinherit OR rolreplication OR rolbypassrls) \gexec
 SELECT format('REVOKE %s FROM tidemark_query', m.roleid::regrole)
     || CASE WHEN :'has_grant_options' THEN format(' GRANTED BY %s', m.grantor::regrole) ELSE '' END
 FROM pg_auth_members AS m WHERE m.member = 'tidemark_query'::regrole \gexec
@@ -63,7 +67,9 @@ SELECT format('GRANT USAGE ON SCHEMA %I TO tidemark_query', trim(name))
 FROM regexp_split_to_table(:'schemas', ',') AS name \gexec
 
 -- The replication slot and the stream.
-ALTER ROLE :"role" REPLICATION;
+SELECT CASE WHEN to_regrole('rds_replication') IS NULL
+    THEN format('ALTER ROLE %I REPLICATION', :'role')
+    ELSE format('GRANT rds_replication TO %I', :'role') END \gexec
 
 SELECT format('GRANT USAGE ON SCHEMA %I TO %I', trim(name), :'role')
 FROM regexp_split_to_table(:'schemas', ',') AS name \gexec

@@ -16,6 +16,7 @@ from connectors.feed_source import StreamClaim
 from connectors.postgres.analysis.table_list import ListedTable, list_tables
 from connectors.postgres.evaluation.sandbox import check_role
 from connectors.postgres.replication.decode import Decoder
+from connectors.postgres.replication.given_publication import GivenPublication
 from connectors.postgres.replication.identity import SourceIdentity, check_identity, identify
 from connectors.postgres.replication.publication import Publication
 from connectors.postgres.replication.slot import (
@@ -49,8 +50,9 @@ class PostgresSource:
     """One source database. `prefix`, `name` and `suffix` form the name of slot and publication.
 
     names: of slot and publication, where they are chosen otherwise. claim: of the sink. It
-    distinguishes our own earlier slot reader from another service. Opens nothing before the first
-    use. Usable from several threads.
+    distinguishes our own earlier slot reader from another service. publication: one that an
+    administrator made, which stays as it is. Opens nothing before the first use. Usable from
+    several threads.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class PostgresSource:
         suffix: str = "",
         names: tuple[str, str] | None = None,
         claim: StreamClaim | None = None,
+        publication: str = "",
     ) -> None:
         self.dsn = dsn
         self.name = name
@@ -70,6 +73,10 @@ class PostgresSource:
         self._prefix, self._suffixed = prefix, f"{name}_{suffix}" if suffix else name
         self._own_slot, self._name = names or ("", object_name(prefix, self._suffixed))
         self._publication = Publication(self._session, self._name)
+        self._given = publication
+        if publication:
+            self._name = publication
+            self._publication = GivenPublication(self._session, publication)
 
     @cached_property
     def _slot(self) -> Slot:
@@ -88,9 +95,15 @@ class PostgresSource:
         """Return the publication's name; unlike the slot's, it needs no question to the server."""
         return self._name
 
+    @property
+    def has_given_publication(self) -> bool:
+        """Return whether an administrator made the publication."""
+        return bool(self._given)
+
     def check(self) -> None:
         """Require that this database can be a source; the error's hint says how to fix it."""
-        check_server(self._session, self._slot.name, self._name)
+        check_server(self._session, self._slot.name)
+        self._publication.check()
         if self._slot.state() is not None:
             self._slot.require()
 
@@ -100,7 +113,7 @@ class PostgresSource:
 
     def list_tables(self, role: str) -> list[ListedTable]:
         """Return the tables that a role may read; role "" is the service's own."""
-        return list_tables(self._session, role, self._name)
+        return list_tables(self._session, role, self._name, is_given=self.has_given_publication)
 
     def identity(self) -> SourceIdentity:
         """Return system identifier, timeline and database."""
@@ -120,7 +133,8 @@ class PostgresSource:
             confirmed = self._slot.require().confirmed
             self._publication.ensure()
             return confirmed
-        check_server(self._session, self._slot.name, self._name)
+        check_server(self._session, self._slot.name)
+        self._publication.check()
         self._publication.ensure()
         failpoint("source.slot.before")
         position = self._slot.create()
@@ -197,6 +211,15 @@ class PostgresSource:
     def check_tables(self, names: Sequence[RelationName]) -> None:
         """Require that tables can be published, without adding them; see Publication.add."""
         self._publication.check_tables(names)
+
+    def check_given(self, relations: Sequence[Relation]) -> None:
+        """Require that an administrator's publication sends all of these relations.
+
+        Nothing is required of a publication of ours, which they are added to. Errors as of
+        `GivenPublication.add`.
+        """
+        if self._given:
+            self._publication.add(self._publication.names_now(relations))
 
     def watch(self, relations: Sequence[Relation | RelationName]) -> None:
         """Add these relations to the publication under their current names.
@@ -308,7 +331,7 @@ class PostgresSource:
 
     def tables(self) -> TableCatalog:
         """Return the table catalog, with a session of its own."""
-        return TableCatalog(self.dsn, self._name)
+        return TableCatalog(self.dsn, self._name, is_given=self.has_given_publication)
 
     def heartbeat(self) -> int:
         """Commit a WAL message so that the stream's position passes now; return its position."""

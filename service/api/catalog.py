@@ -114,6 +114,9 @@ class Catalog:
         if body.options.history not in (None, NO_HISTORY):
             self._factory.view_tables().check_history(definition.table)
         self._check_slot(definition, [r for r in rows if group_of(r) == group], group)
+        self._factory.source.check_given(
+            [r for r in definition.relations() if r.name.source == SOURCE]
+        )
         plan = definition.plan
         warnings = [*plan.warnings, *place.warnings, *check_rows(estimate, body.options.max_rows)]
         self._control.insert_view(

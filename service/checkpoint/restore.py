@@ -46,6 +46,7 @@ class Desired:
     - number: which copy; None is the newest
     - key: authenticates the copies; is_key_stored: store it in the state, as the service's key
     - is_trusted: accept copies unchecked, because only the service can write to the location
+    - publication: the one that an administrator made, "" if the service has its own
     """
 
     url: str
@@ -57,6 +58,7 @@ class Desired:
     key: bytes | None = None
     is_key_stored: bool = False
     is_trusted: bool = False
+    publication: str = ""
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,13 @@ def _refusal(desired: Desired, name: str, manifest: Manifest) -> TidemarkError |
     if not (desired.source and manifest.position):
         return None
     suffix = "" if name == DEFAULT_GROUP else name
-    source = PostgresSource(desired.source, name=MAIN_SOURCE, prefix=desired.prefix, suffix=suffix)
+    source = PostgresSource(
+        desired.source,
+        name=MAIN_SOURCE,
+        prefix=desired.prefix,
+        suffix=suffix,
+        publication=desired.publication,
+    )
     try:
         system, _, database = source.identity()
         owner = manifest.source

@@ -6,6 +6,7 @@ something is left to do.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -35,21 +36,20 @@ def init(
     alter_system: Annotated[
         bool, typer.Option("--alter-system", help="also change wal_level of the whole server")
     ] = False,
+    publication: Annotated[
+        str, typer.Option(help="one that an administrator made; default: the service's own")
+    ] = "",
     functions: Annotated[
         bool, typer.Option("--functions", help="create tidemark_time.tumble and hop in the source")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="check only; change nothing")] = False,
 ) -> None:
     """Prepare a database for the service, and print the commands that remain to be run."""
-    desired = Desired(
-        dsn,
-        sink or dsn,
-        role or None,
-        prefix,
-        tuple(t.strip() for t in tables.split(",")) if tables else None,
-        tuple(s.strip() for s in schemas.split(",")),
-        alter_system,
-        functions,
+    desired = replace(
+        desired_of(dsn, sink, role, tables, schemas, publication=publication),
+        prefix=prefix,
+        may_alter_system=alter_system,
+        has_functions=functions,
     )
     try:
         steps = prepare(desired, is_dry=dry_run)
@@ -65,6 +65,20 @@ def init(
     console.print("nothing is missing" if dry_run else "ready: tidemark serve", highlight=False)
 
 
+def desired_of(
+    dsn: str, sink: str, role: str, tables: str, schemas: str, *, publication: str
+) -> Desired:
+    """Return what options of the command line ask for; lists have commas between names."""
+    return Desired(
+        dsn,
+        sink or dsn,
+        role or None,
+        tables=tuple(t.strip() for t in tables.split(",")) if tables else None,
+        schemas=tuple(s.strip() for s in schemas.split(",")),
+        publication=publication,
+    )
+
+
 def _print_step(step: Step) -> None:
     check, problem = step.check, step.check.problem
     console.print(f"[{_COLORS[step.outcome]}]{step.outcome:6}[/] {check.name}", end="")
@@ -77,3 +91,5 @@ def _print_step(step: Step) -> None:
         console.print(f"       {line}", markup=False, highlight=False, soft_wrap=True)
     if step.left:
         console.print(f"       run: {step.left}", markup=False, highlight=False, soft_wrap=True)
+        if check.as_whom:
+            console.print(f"       as: {check.as_whom}", markup=False, highlight=False)

@@ -19,7 +19,7 @@ import typer
 import tidemark
 from dataflow.errors import TidemarkError
 from service.cli.history_commands import diff, rows, stream, subscriptions
-from service.cli.init_command import commands
+from service.cli.init_command import commands, desired_of
 from service.cli.lifecycle_commands import life
 from service.cli.output import (
     Url,
@@ -41,7 +41,7 @@ from service.cli.verify_commands import validate, verify
 from service.runtime import release
 from service.runtime.private_files import keep_private, make_private, own_folders
 from service.runtime.redaction import scrub
-from service.runtime.settings import Settings
+from service.runtime.settings import PREFIX, Settings
 from service.runtime.state_lock import StateLock
 from service.views.lifecycle import ViewState
 from storage.errors import StorageError
@@ -99,6 +99,7 @@ def serve(
     host: Annotated[Text, _setting("host", "address to listen on")] = None,
     port: Annotated[int | None, _setting("port", "port to listen on")] = None,
     prefix: Annotated[Text, _setting("prefix", "of slot and publication names")] = None,
+    publication: Annotated[Text, _setting("publication", "an administrator's", "its own")] = None,
     memory: Annotated[Text, _setting("memory", "limit of the pipeline: 2GB, 512MB")] = None,
     log_level: Annotated[Text, _setting("log_level", "debug, info, warning or error")] = None,
     tls_cert: Annotated[Text, _setting("tls_cert", "file of the certificate chain", "none")] = None,
@@ -122,6 +123,7 @@ def serve(
         host=host,
         port=port,
         prefix=prefix,
+        publication=publication,
         memory=memory,
         log_level=log_level,
         log_format=log_format,
@@ -352,19 +354,38 @@ def demo(
 
 @app.command()
 def doctor(
+    dsn: Annotated[
+        str | None, typer.Argument(help="DSN of a database to check for a service to come")
+    ] = None,
     source: Annotated[str | None, typer.Option(help="libpq DSN of the source database")] = None,
     sink: Annotated[str | None, typer.Option(help="DSN of the sink; default: the source")] = None,
     state: Annotated[Path | None, typer.Option(help="directory of the state")] = None,
+    role: Annotated[str, typer.Option(help="with DSN: the service's role")] = "",
+    tables: Annotated[str, typer.Option(help="with DSN: tables that views will read")] = "",
+    schemas: Annotated[str, typer.Option(help="with DSN: schemas of the views")] = "public",
+    publication: Annotated[Text, _setting("publication", "one that an administrator made")] = None,
     is_deep: Annotated[bool, typer.Option("--deep", help="also read all of the state")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="for programs")] = False,
 ) -> None:
-    """Check databases, sources, state and this machine; print how to fix each problem."""
-    from service.runtime.security_limits import protect
-    from service.setup.doctor import PROBLEM, check_all
+    """Check databases, sources, state and this machine; print how to fix each problem.
 
-    settings = settings_of(source=source, sink=sink, state=state)
-    protect(settings)
-    found = [f.facts() for f in check_all(settings, is_deep=is_deep)]
+    With DSN: only what that database needs, wherever it is hosted. Nothing is written there.
+    """
+    from service.runtime.security_limits import protect
+    from service.setup.doctor import PROBLEM, check_all, check_database
+
+    if dsn is None:
+        settings = settings_of(source=source, sink=sink, state=state, publication=publication)
+        protect(settings)
+        findings = check_all(settings, is_deep=is_deep)
+    elif source or state or is_deep:
+        raise typer.BadParameter("DSN excludes --source, --state and --deep")
+    else:
+        given = publication or os.environ.get(f"{PREFIX}PUBLICATION", "")
+        findings = check_database(
+            desired_of(dsn, sink or "", role, tables, schemas, publication=given)
+        )
+    found = [f.facts() for f in findings]
     if as_json:
         console.print_json(json.dumps(found))
     for fact in () if as_json else found:

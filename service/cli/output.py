@@ -146,6 +146,7 @@ def print_finding(fact: dict[str, str]) -> None:
     lines = [fact.get("what", ""), fact.get("detail", ""), fact.get("hint", "")]
     if "code" in fact:
         lines[0] += f"  [{fact['code']}]"
-    for word, text in zip(("", "detail: ", "hint: "), lines, strict=True):
+    lines.append(fact.get("as_whom", ""))
+    for word, text in zip(("", "detail: ", "hint: ", "as: "), lines, strict=True):
         if text:
             console.print(f"        {word}{text}", markup=False, highlight=False, soft_wrap=True)

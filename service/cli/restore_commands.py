@@ -67,6 +67,7 @@ def restore(
             # A key in the environment is available to the service too.
             is_key_stored=key is not None,
             is_trusted=trust_storage,
+            publication=os.environ.get(f"{PREFIX}PUBLICATION", ""),
         )
         groups = bring_back(desired, lambda text: console.print(text, highlight=False))
     except TidemarkError as error:

@@ -117,6 +117,7 @@ class ServiceFactory:
             prefix=settings.prefix,
             suffix="" if settings.group == DEFAULT_GROUP else settings.group,
             claim=self.claim,
+            publication=settings.publication,
         )
 
     def open_store(self) -> Store:

@@ -197,7 +197,8 @@ class SourceWatch:
                 if before is None:
                     before = _nothing(relation)
                 row = rows.get(relation.name)
-                error = why_lost(relation, columns, before, now, is_reported, row=row)
+                given = self._catalog.given
+                error = why_lost(relation, columns, before, now, is_reported, row=row, given=given)
                 if error is not None:
                     lost[building] = error
             if building not in lost:

@@ -67,7 +67,8 @@ def source_row(factory: ServiceFactory) -> SourceRow:
         factory.source_row,
         factory.shown_source,
         slot=source.slot_name,
-        publication=source.publication_name,
+        # One that an administrator made is not the service's to remove.
+        publication=None if source.has_given_publication else source.publication_name,
         system_identifier=identity.system,
         timeline=identity.timeline,
         facts={"database": identity.database},

@@ -54,7 +54,8 @@ class Settings(BaseModel):
 
     source, sink: libpq connection strings; without a sink, the source database is the sink too.
     prefix: starts the names of publication and slot; two services on one database need two
-    prefixes.
+    prefixes. publication: one that an administrator made, which is never changed; "" is one of the
+    service's own.
 
     checkpoint_to: folder or s3:// URL to which the state is copied every checkpoint_every_s; ""
     disables it. checkpoint_keep: how many copies to retain. checkpoint_key: the key that signs
@@ -121,6 +122,7 @@ class Settings(BaseModel):
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65535)
     prefix: str = Field("tidemark", pattern=r"^[a-z][a-z0-9_]{0,30}$")
+    publication: str = Field("", max_length=63)
     checkpoint_to: str = ""
     checkpoint_every_s: float = Field(300, gt=0)
     checkpoint_keep: int = Field(2, ge=1)

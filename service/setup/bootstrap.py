@@ -14,12 +14,12 @@ from connectors.postgres.analysis import time_functions
 from connectors.postgres.analysis.readiness import Check, check_sink, check_source
 from connectors.postgres.replication.slot import object_name, slot_name
 from connectors.postgres.schema import schema_setup
+from connectors.postgres.session.hosting import RESTART
 from connectors.postgres.session.session import Session, connect, translated
 from connectors.source import MAIN_SOURCE
 from dataflow.errors import TidemarkError
 from storage.failpoints import failpoint
 
-RESTART = "then restart the server"
 _SETTING = "ALTER SYSTEM"
 
 
@@ -28,7 +28,8 @@ class Desired:
     """What to prepare. source, sink: DSNs, preferably of an administrator. role: the service's;
     None: the DSN's own. tables: those that views will read; None: any. schemas: those of the views.
     may_alter_system: allow changes of server settings. has_functions: the source is to have the
-    optional time functions."""
+    optional time functions. publication: one that an administrator made, "" for the service's own.
+    """
 
     source: str
     sink: str
@@ -38,6 +39,7 @@ class Desired:
     schemas: tuple[str, ...] = ("public",)
     may_alter_system: bool = False
     has_functions: bool = False
+    publication: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,10 @@ def checks_of(desired: Desired) -> list[Check]:
 def _source(desired: Desired, session: Session) -> list[Check]:
     names = (
         slot_name(session, desired.prefix, MAIN_SOURCE),
-        object_name(desired.prefix, MAIN_SOURCE),
+        desired.publication or object_name(desired.prefix, MAIN_SOURCE),
     )
-    return check_source(session, names, desired.role, desired.tables)
+    is_given = bool(desired.publication)
+    return check_source(session, names, desired.role, desired.tables, is_given=is_given)
 
 
 def _sink(desired: Desired, session: Session) -> Sequence[Check]:

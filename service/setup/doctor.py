@@ -51,20 +51,21 @@ _REPLICATION_CODES = frozenset(
         "source.no_free_wal_sender",
     }
 )
-# Problems of the slot only: the service can start without it.
-_SLOT = ("source.slot_", "source.no_free_slot")
+# Problems of slot and publication only: the service can start without them.
+_SLOT = ("source.slot_", "source.no_free_slot", "source.publication_")
 
 
 @dataclass(frozen=True)
 class Finding:
     """The result of one check. found: what it found. is_note: the problem needs no action. note:
-    additional information without a problem."""
+    additional information without a problem. as_whom: who runs the command of the hint."""
 
     name: str
     found: str = ""
     problem: TidemarkError | None = None
     is_note: bool = False
     note: str = ""
+    as_whom: str = ""
 
     @property
     def status(self) -> str:
@@ -82,6 +83,8 @@ class Finding:
             error = self.problem
             facts |= {"code": error.code, "what": error.what}
             facts |= {"detail": error.detail, "hint": error.hint}
+            if self.as_whom:
+                facts["as_whom"] = self.as_whom
         return facts
 
 
@@ -106,7 +109,9 @@ def check_all(settings: Settings, *, is_deep: bool = False) -> list[Finding]:
     """Run all checks that need no views. is_deep: also read all of the state."""
     factory = ServiceFactory(settings)
     is_followed = _follows_tables(factory)
-    desired = Desired(settings.source, settings.sink, prefix=settings.prefix)
+    desired = Desired(
+        settings.source, settings.sink, prefix=settings.prefix, publication=settings.publication
+    )
     databases = [_of_check(check, is_followed=is_followed) for check in checks_of(desired)]
     found = [_versions(), *databases]
     if all(f.status != PROBLEM for f in databases):
@@ -126,13 +131,18 @@ def check_all(settings: Settings, *, is_deep: bool = False) -> list[Finding]:
     ]
 
 
+def check_database(desired: Desired) -> list[Finding]:
+    """Check databases before there is a service: what it would need. Nothing is written there."""
+    return [_versions(), *(_of_check(check, is_followed=True) for check in checks_of(desired))]
+
+
 def _of_check(check: Check, *, is_followed: bool) -> Finding:
     """Return the finding of a database check; replication is optional if no view reads tables."""
     error = check.problem
     is_note = (check.is_optional or check.can_wait) or (
         error is not None and error.code in _REPLICATION_CODES and not is_followed
     )
-    return Finding(check.name, check.found, error, is_note, check.note)
+    return Finding(check.name, check.found, error, is_note, check.note, check.as_whom)
 
 
 def _probe(name: str, check: Callable[[], object]) -> Finding:

@@ -194,7 +194,8 @@ class Uninstall:
         others = frozenset[str]() if found is None else found.others_names
         session = Session(settings.source)
         try:
-            return SourceRemoval(session, settings.prefix, names, others).find()
+            given = settings.publication
+            return SourceRemoval(session, settings.prefix, names, others, given).find()
         except TidemarkError as error:
             if error.code not in _GONE:
                 raise

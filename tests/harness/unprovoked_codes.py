@@ -40,7 +40,7 @@ UNPROVOKED: dict[str, tuple[str, ...]] = {
         *("spark.lost", "spark.start_failed", "sql.failed"),
     ),
     "PgBouncer is not among the servers of the tests; its words are in test_session_starts.py": (
-        *("source.pooler", "sink.pooler"),
+        *("sink.pooler",),
     ),
     "a race of some milliseconds, or load for minutes": (
         *("batch.other_run", "mysql.snapshot_behind", "rows.timeout", "stream.closed"),
@@ -56,7 +56,7 @@ UNPROVOKED: dict[str, tuple[str, ...]] = {
         *("request.timeout", "rows.view_changed", "sink.empty", "sink.owner"),
         *("sink.role_missing", "sink.row_changed", "sink.schema", "sink.tls"),
         *("sink.topic_not_ours", "source.bad_type", "source.query_role", "source.retry_too_far"),
-        *("source.standby", "spark.storage_missing", "spark.unsupported", "stream.no_retry"),
+        *("spark.storage_missing", "spark.unsupported", "stream.no_retry"),
         *("subscription.too_many", "verify.query_fails", "verify.roles", "verify.time_zones"),
         *("verify.too_costly", "view.move_failed", "view.rows_in_parts"),
     ),

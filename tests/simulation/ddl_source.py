@@ -100,6 +100,8 @@ class DdlSource(SimSource):
 class DdlCatalog:
     """As TableCatalog."""
 
+    given = ""
+
     def __init__(self, server: DdlServer, faults: Faults) -> None:
         self._server = server
         self._faults = faults

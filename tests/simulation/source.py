@@ -128,6 +128,8 @@ class SimSource:
 class SimCatalog:
     """As TableCatalog: tables stay as they are."""
 
+    given = ""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from connectors.postgres.analysis.readiness import refusals
 from connectors.postgres.analysis.table_lookup import refused_kind
+from connectors.postgres.replication.given_publication import GivenPublication
 from connectors.postgres.session.session import Session
 from dataflow.errors import SourceError
 
@@ -109,18 +110,22 @@ class ListedTable:
     refusal: SourceError | None
 
 
-def list_tables(session: Session, role: str, publication: str) -> list[ListedTable]:
+def list_tables(
+    session: Session, role: str, publication: str, *, is_given: bool = False
+) -> list[ListedTable]:
     """Return the tables that a role may read, ordered by name; "" is the session's own role.
 
-    publication: of the service. [] for a missing role.
+    publication: of the service. is_given: an administrator made it. [] for a missing role.
     """
     if role and not session.rows("SELECT 1 FROM pg_catalog.pg_roles WHERE rolname = %s", (role,)):
         return []
     own = session.rows("SELECT current_user::text")[0][0]
     parameters = {"role": role or own, "most": MAX_COLUMNS, "publication": publication}
-    refused = refusals(session, own)
+    refused = refusals(session, own, publication if is_given else "")
+    given = GivenPublication(session, publication).tables().values() if is_given else ()
+    published = {(name.schema, name.name) for name in given}
     found = []
-    for schema, name, kind, identity, *facts in session.rows(_READABLE, parameters):
+    for schema, name, kind, identity, *facts, is_published in session.rows(_READABLE, parameters):
         why = refused_kind(kind, f"{schema}.{name}") if kind in "mf" else None
         found.append(
             ListedTable(
@@ -129,6 +134,7 @@ def list_tables(session: Session, role: str, publication: str) -> list[ListedTab
                 KINDS[kind],
                 IDENTITIES[identity] if kind in "rp" else "",
                 *facts,
+                is_published=is_published or (schema, name) in published,
                 refusal=why or refused.get((schema, name)),
             )
         )

@@ -56,7 +56,8 @@ WHERE n.nspname = %s AND obj_description(n.oid, 'pg_namespace') = %s
 class SourceRemoval:
     """A service in the source of a session. names: (publication, slot) that it has recorded.
 
-    others: names of slots and publications that other services have recorded.
+    others: names of slots and publications that other services have recorded. given: the
+    publication that an administrator made, which stays; "" for none.
     """
 
     def __init__(
@@ -65,11 +66,13 @@ class SourceRemoval:
         service: str,
         names: Sequence[tuple[str, str]],
         others: Collection[str],
+        given: str = "",
     ) -> None:
         self._session = session
         self._service = service
         self._names = names
         self._others = others
+        self._given = given
 
     def find(self) -> list[Removal]:
         """Return what there is, slots first: they retain WAL.
@@ -116,7 +119,7 @@ class SourceRemoval:
         found = self._session.rows(_PUBLICATIONS, ("|".join(dict.fromkeys(base)),))
         removals = []
         for name, owner, may_drop in found:
-            if name in self._others:
+            if name in self._others or name == self._given:
                 continue
             what, command = f'publication "{name}"', f"DROP PUBLICATION {quote_name(name)};"
             act = partial(self._drop_publication, name) if may_drop else None

@@ -2,12 +2,12 @@
 
 Invariant: a table is added only if UPDATE and DELETE on it keep working for everybody, and if every
 row and column that views need is sent. Never FOR ALL TABLES; partitioned tables are sent as their
-root.
+root. One that an administrator made is in `given_publication`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,12 @@ _EACH_KIND = ("insert", "update", "delete", "truncate")
 # From PostgreSQL 18 on: stored generated columns are computed here, as on older versions.
 _GENERATED = ", publish_generated_columns = none"
 GENERATED_VERSION = 180000
+# A partition is read by its own name, so SELECT on the whole is not enough.
+UNREADABLE_PART = """(SELECT quote_ident(o.nspname) || '.' || quote_ident(l.relname)
+  FROM pg_partition_tree(c.oid) AS t JOIN pg_class AS l ON l.oid = t.relid
+  JOIN pg_namespace AS o ON o.oid = l.relnamespace
+  WHERE t.isleaf AND c.relkind = 'p' AND NOT (has_schema_privilege({0}, o.oid, 'USAGE')
+    AND has_table_privilege({0}, l.oid, 'SELECT')) LIMIT 1)"""
 _FACTS = f"""
 SELECT c.oid, c.relkind, c.relreplident, c.relpersistence,
   EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid AND indisprimary) AS has_key,
@@ -38,7 +44,7 @@ SELECT c.oid, c.relkind, c.relreplident, c.relpersistence,
      WHERE t.isleaf AND c.relkind = 'p'),
   (SELECT array_agg(a.relid::oid::bigint) FROM pg_partition_ancestors(c.oid) a
      WHERE a.relid <> c.oid),
-  {LEADS_TO_SUPERUSER.format("c.relowner")}
+  {LEADS_TO_SUPERUSER.format("c.relowner")}, {UNREADABLE_PART.format("current_user")}
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
 """
@@ -71,6 +77,7 @@ class TableFacts:
     leaves: list[str] | None
     ancestors: list[int] | None
     leads_to_superuser: bool
+    unreadable_part: str | None
 
 
 # A number that changes with every change of publication p except `give_publication`.
@@ -90,6 +97,50 @@ END $give$;
 """
 
 
+# From this version on, a publication may have whole schemas.
+_SCHEMAS_VERSION = 150000
+_BY_SCHEMA = """(SELECT s.oid FROM pg_publication_namespace AS s
+    WHERE s.pnpubid = p.oid AND s.pnnspid = {0}.relnamespace)"""
+_MEMBERSHIP = """coalesce(CASE WHEN p.puballtables THEN p.oid END, {1},
+  (SELECT r.oid FROM pg_publication_rel AS r
+    WHERE r.prpubid = p.oid AND r.prrelid = {0}.oid), 0::oid)::bigint"""
+_SENT_AS = """(SELECT above.oid::regclass::text FROM pg_partition_ancestors(c.oid) AS a
+  JOIN pg_class AS above ON above.oid = a.relid
+  WHERE p.pubviaroot AND above.oid <> c.oid AND {0} <> 0 LIMIT 1)"""
+
+
+def membership_of(version: int, table: str = "c") -> str:
+    """Return, as SQL, what publishes a table in publication p; 0 for nothing.
+
+    version: of the server, as server_version_num. table: the alias of its row of pg_class. The
+    answer is an oid that is another one each time that the table is published: of the publication
+    if it is FOR ALL TABLES, else of the membership of the table's schema, else of its own.
+    """
+    by_schema = _BY_SCHEMA if version >= _SCHEMAS_VERSION else "NULL"
+    return _MEMBERSHIP.format(table, by_schema.format(table))
+
+
+def sent_as(version: int) -> str:
+    """Return, as SQL, the partitioned table as which publication p sends the changes of table c.
+
+    NULL if they are sent as the table's own, or not at all.
+    """
+    return _SENT_AS.format(membership_of(version, "above"))
+
+
+def schemas_of(version: int, name: str, column: str) -> str:
+    """Return, as SQL, the oid and a system column of each schema's membership in a publication.
+
+    name: an SQL expression of the publication's name.
+    """
+    if version < _SCHEMAS_VERSION:
+        return "SELECT NULL::oid, NULL::xid WHERE false"
+    return (
+        f"SELECT s.oid, s.{column} FROM pg_publication_namespace AS s"
+        f" JOIN pg_publication AS p ON p.oid = s.pnpubid WHERE p.pubname = {name}"
+    )
+
+
 class Publication:
     """One publication, owned by us."""
 
@@ -101,23 +152,42 @@ class Publication:
         """Return whether the publication exists."""
         return self._row() is not None
 
-    def _row(self) -> tuple[dict[str, Any], str, bool] | None:
+    def _found(self) -> tuple[dict[str, Any], str, bool] | None:
         """Return its catalog row, its owner, and whether we may alter it."""
         found = self._session.rows(
             "SELECT to_jsonb(p), pg_get_userbyid(pubowner), pg_has_role(pubowner, 'USAGE')"
             " FROM pg_publication p WHERE pubname = %s",
             (self.name,),
         )
-        if not found:
-            return None
-        options, owner, is_ours = found[0]
-        if options["puballtables"]:
+        return found[0] if found else None
+
+    def _row(self) -> tuple[dict[str, Any], str, bool] | None:
+        found = self._found()
+        if found is not None and found[0]["puballtables"]:
             raise SourceError(
                 "source.publication_foreign",
                 f'publication "{self.name}" is FOR ALL TABLES',
                 hint="drop it, or choose another --prefix: Tidemark publishes single tables",
             )
-        return options, owner, is_ours
+        return found
+
+    def check(self) -> None:
+        """Require that it is there or may be created, and change nothing.
+
+        SourceError source.privilege.
+        """
+        if self.exists():
+            return
+        user, may_create, database = self._session.rows(
+            "SELECT current_user::text, has_database_privilege(current_database(), 'CREATE'),"
+            " current_database()"
+        )[0]
+        if not may_create:
+            raise SourceError(
+                "source.privilege",
+                f'role "{user}" may not create a publication',
+                hint=f'GRANT CREATE ON DATABASE "{database}" TO "{user}";',
+            )
 
     def ensure(self) -> None:
         """Create the publication, or restore the options that it was created with."""
@@ -234,12 +304,8 @@ class Publication:
         source.table_missing, source.not_published.
         """
         if relations and not self.exists():
-            raise SourceError(
-                "source.publication_missing",
-                f'publication "{self.name}" does not exist',
-                hint=REBUILD_HINT,
-            )
-        published = self.tables()
+            raise self._missing()
+        published = self._published(relations)
         there = self._session.rows(
             "SELECT oid::bigint FROM pg_class WHERE oid = ANY(%s::bigint[]::oid[])",
             ([r.oid for r in relations],),
@@ -253,13 +319,24 @@ class Publication:
                     relation=relation.name,
                 )
             if relation.oid not in published:
-                raise SourceError(
-                    "source.not_published",
-                    f'table "{relation.name}" is no longer in publication "{self.name}"',
-                    detail="someone removed it; its changes since then are lost",
-                    hint="rebuild the views that read it",
-                    relation=relation.name,
-                )
+                raise self._removed(relation)
+
+    def _published(self, relations: Sequence[Relation]) -> Collection[int]:
+        """Return the oids of those that are published."""
+        return self.tables()
+
+    def _missing(self) -> SourceError:
+        what = f'publication "{self.name}" does not exist'
+        return SourceError("source.publication_missing", what, hint=REBUILD_HINT)
+
+    def _removed(self, relation: Relation) -> SourceError:
+        return SourceError(
+            "source.not_published",
+            f'table "{relation.name}" is no longer in publication "{self.name}"',
+            detail="someone removed it; its changes since then are lost",
+            hint="rebuild the views that read it",
+            relation=relation.name,
+        )
 
     def drop(self) -> None:
         """Drop the publication if it exists; leave one that was given to another role."""
@@ -311,12 +388,19 @@ class Publication:
             )
 
 
-def withheld(options: Mapping[str, Any], member: Mapping[str, Any], *, is_partitioned: bool) -> str:
+def withheld(
+    options: Mapping[str, Any],
+    member: Mapping[str, Any],
+    *,
+    is_partitioned: bool,
+    sent_as: str | None = None,
+) -> str:
     """Return what a table's changes lack that views need, in words; "" when nothing.
 
-    options: the row of pg_publication; member: the table's of pg_publication_rel.
+    options: the row of pg_publication; member: the table's of pg_publication_rel. sent_as: the
+    partitioned table as whose changes its own are sent.
     """
-    found = []
+    found = [f"its changes are sent as those of {sent_as}"] if sent_as else []
     kinds = [k for k in _EACH_KIND if not options.get(f"pub{k}", True)]
     if kinds:
         found.append(f"it does not publish {', '.join(kinds)}")
@@ -354,11 +438,24 @@ def give_publication(name: str, role: str) -> str:
     return _GIVE.strip().format(quote_text(name), quote_name(name), quote_name(role))
 
 
-def check_table(name: RelationName, table: TableFacts) -> None:
-    """Refuse a table that cannot be published, or that would suffer from it."""
+_KINDS = {
+    "v": "it is a view",
+    "m": "it is a materialized view",
+    "f": "it is a foreign table",
+    "S": "it is a sequence",
+}
+
+
+def check_table(name: RelationName, table: TableFacts, *, is_given: bool = False) -> None:
+    """Refuse a table that cannot be published, or that would suffer from it.
+
+    is_given: an administrator publishes it, so its owner may be anybody.
+    """
     if table.kind not in ("r", "p") or table.persistence != "p" or table.has_children:
-        why = "it is not a permanent table"
-        if table.has_children:
+        why = _KINDS.get(table.kind, "it is not a table")
+        if table.persistence != "p":
+            why = "it is unlogged" if table.persistence == "u" else "it is temporary"
+        elif table.has_children:
             why = "other tables inherit from it, and their rows are not sent under its name"
         raise SourceError(
             "source.not_publishable",
@@ -375,7 +472,15 @@ def check_table(name: RelationName, table: TableFacts) -> None:
             f' GRANT SELECT ON "{name.schema}"."{name.name}" TO "{table.user}";',
             relation=name,
         )
-    if not table.is_owned:
+    if table.unreadable_part is not None:
+        raise SourceError(
+            "source.privilege",
+            f'role "{table.user}" may not read partition {table.unreadable_part} of table "{name}"',
+            detail="partitions are read one by one, each with its own rights",
+            hint=f'GRANT SELECT ON {table.unreadable_part} TO "{table.user}";',
+            relation=name,
+        )
+    if not table.is_owned and not is_given:
         detail, hint = _ownership(name, table)
         raise SourceError(
             "source.privilege",
@@ -397,7 +502,8 @@ def check_table(name: RelationName, table: TableFacts) -> None:
 def _ownership(name: RelationName, table: TableFacts) -> tuple[str, str]:
     """Return detail and hint for a table of another role. Never suggest membership in a
     superuser."""
-    detail = "PostgreSQL lets only the owner of a table add it to a publication"
+    detail = "PostgreSQL lets only the owner of a table add it to a publication; one that the"
+    detail += " owner makes is enough, named by TIDEMARK_PUBLICATION"
     user = quote_name(table.user)
     if not table.leads_to_superuser:
         return detail, f"GRANT {quote_name(table.owner)} TO {user};"
@@ -416,6 +522,7 @@ def _check_identity(name: RelationName, table: TableFacts) -> None:
         raise SourceError(
             "source.no_replica_identity",
             f'table "{name}" has no replica identity to identify updated and deleted rows',
+            detail="" if table.is_owned else f'its owner is role "{table.owner}"',
             hint=ways,
             relation=name,
         )
@@ -423,6 +530,7 @@ def _check_identity(name: RelationName, table: TableFacts) -> None:
         raise SourceError(
             "source.no_replica_identity",
             f'table "{name}" has partitions that are foreign or differ in replica identity',
+            detail="" if table.is_owned else f'its owner is role "{table.owner}"',
             hint="run ALTER TABLE ... REPLICA IDENTITY ... on each of them, as on the table itself",
             relation=name,
         )

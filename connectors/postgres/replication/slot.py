@@ -21,6 +21,7 @@ from connectors.postgres.replication.slot_errors import (
     not_ended,
 )
 from connectors.postgres.replication.wal_connection import WalConnection
+from connectors.postgres.session.hosting import hosting_of
 from connectors.postgres.session.lsn import format_lsn, parse_lsn
 from connectors.postgres.session.session import APPLICATION_NAME, Session
 from dataflow.errors import SourceError, TemporaryError
@@ -281,7 +282,7 @@ class Slot:
             )
 
 
-def check_server(session: Session, slot: str, publication: str) -> None:
+def check_server(session: Session, slot: str) -> None:
     """Require that this server can be a source for this role, before anything is created.
 
     SourceError source.version, source.standby, source.wal_level, source.privilege,
@@ -292,41 +293,42 @@ def check_server(session: Session, slot: str, publication: str) -> None:
         what = f"PostgreSQL {version // 10000} is too old to be a source"
         raise SourceError("source.version", what, hint="use PostgreSQL 14 or newer")
     if session.rows("SELECT pg_is_in_recovery()")[0][0]:
-        raise SourceError(
-            "source.standby", "the source is a standby", hint="use the DSN of the primary"
-        )
+        raise a_standby(session)
     level = session.rows("SHOW wal_level")[0][0]
     if level != "logical":
         raise SourceError(
             "source.wal_level",
             f'the source has wal_level "{level}"',
-            hint="ALTER SYSTEM SET wal_level = logical; then restart the server",
+            hint=hosting_of(session).set_to("wal_level", "logical", restarts=True),
         )
-    _check_privileges(session, publication)
+    _check_replication(session)
     _check_space(session, slot)
 
 
-def _check_privileges(session: Session, publication: str) -> None:
-    user, may_replicate, may_create, is_there, database = session.rows(
+def a_standby(session: Session) -> SourceError:
+    """Return the refusal of a standby, with its primary's address where the role may see it."""
+    found = session.rows("SELECT sender_host, sender_port FROM pg_stat_wal_receiver")
+    primary = [f"{host}:{port}" for host, port in found if host]
+    return SourceError(
+        "source.standby",
+        "the source is a standby",
+        detail="heartbeats and failover slots need the primary, also where a standby can decode",
+        hint=f"use the DSN of the primary{', ' if primary else ''}{', '.join(primary)}",
+    )
+
+
+def _check_replication(session: Session) -> None:
+    user, may_replicate = session.rows(
         "SELECT current_user,"
         " (SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user)"
         "  OR EXISTS (SELECT FROM pg_roles WHERE rolname IN ('rds_replication')"
-        "             AND pg_has_role(oid, 'member')),"
-        " has_database_privilege(current_database(), 'CREATE'),"
-        " EXISTS (SELECT FROM pg_publication WHERE pubname = %s), current_database()",
-        (publication,),
+        "             AND pg_has_role(oid, 'member'))"
     )[0]
     if not may_replicate:
         raise SourceError(
             "source.privilege",
             f'role "{user}" may not replicate',
-            hint=f'ALTER ROLE "{user}" REPLICATION;',
-        )
-    if not may_create and not is_there:
-        raise SourceError(
-            "source.privilege",
-            f'role "{user}" may not create a publication',
-            hint=f'GRANT CREATE ON DATABASE "{database}" TO "{user}";',
+            hint=hosting_of(session).let_replicate(user),
         )
 
 

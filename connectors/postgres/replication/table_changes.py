@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from connectors.postgres.replication.given_publication import add_statement
 from connectors.postgres.replication.table_facts import ColumnFacts, TableFacts
 from dataflow.errors import SourceError
-from dataflow.schema import Relation, RowType
+from dataflow.schema import Relation, RelationName, RowType
 
 _REPLACE = "replace the view with one that fits the table, or drop it"
 _REBUILD = "rebuild the view, or replace it with one that fits the table"
@@ -30,11 +31,13 @@ def why_lost(
     is_reported: Callable[[int, int], bool] = lambda xid, oid: False,
     *,
     row: RowType | None = None,
+    given: str = "",
 ) -> SourceError | None:
     """Return why a reader of these columns cannot continue; None if it can.
 
     is_reported(xid, oid): True if the stream reports that this transaction truncated the whole
-    table. row: the table's row type, if the reader uses whole rows as values.
+    table. row: the table's row type, if the reader uses whole rows as values. given: the name of
+    the publication if an administrator made it.
 
     SourceError source.table_missing, source.not_published, source.published_again,
     source.publication_altered, source.column_dropped, source.column_changed, source.key_changed,
@@ -47,23 +50,25 @@ def why_lost(
             code="source.table_missing",
             hint="create it again and rebuild the views that read it, or drop them",
         )
+    publication = f'publication "{given}"' if given else "Tidemark's publication"
     if not now.is_published:
+        way = f"{add_statement(given, RelationName('', now.schema, now.name))} then "
         return _error(
             relation,
-            "is no longer in Tidemark's publication",
+            f"is no longer in {publication}",
             code="source.not_published",
             detail="someone removed it; its changes since then are missing",
-            hint="rebuild the views that read it",
+            hint=f"{way if given else ''}rebuild the views that read it",
         )
     if now.withheld:
         return _error(
             relation,
-            "is only partly published by Tidemark's publication",
+            f"is only partly published by {publication}",
             code="source.publication_altered",
             detail=f"someone has altered it: {now.withheld}",
         )
     # While parts were not published, no view read them: current readers started after the repair.
-    error = None if before.withheld else _gap_error(relation, before, now)
+    error = None if before.withheld else _gap_error(relation, before, now, publication)
     if error is not None:
         return error
     used = sorted({*columns, *relation.key})
@@ -79,12 +84,14 @@ def why_lost(
     )
 
 
-def _gap_error(relation: Relation, before: TableFacts, now: TableFacts) -> SourceError | None:
+def _gap_error(
+    relation: Relation, before: TableFacts, now: TableFacts, publication: str
+) -> SourceError | None:
     """Return an error if parts of the table may not have been sent for a while."""
     if before.membership and now.membership != before.membership:
         return _error(
             relation,
-            "was temporarily removed from Tidemark's publication",
+            f"was temporarily removed from {publication}",
             code="source.published_again",
             detail="its changes in between were not sent",
         )

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TypeVar
 from weakref import WeakSet
 
@@ -21,7 +22,14 @@ from psycopg2 import sql
 from psycopg2.extensions import cursor as Cursor
 
 from connectors.postgres.evaluation.restricted_source import RestrictedTable, is_foreign
-from connectors.postgres.replication.publication import VERSION_OF, sent_columns, withheld
+from connectors.postgres.replication.publication import (
+    VERSION_OF,
+    membership_of,
+    schemas_of,
+    sent_as,
+    sent_columns,
+    withheld,
+)
 from connectors.postgres.replication.used_objects import (
     CATALOGS,
     VERSIONS,
@@ -64,12 +72,25 @@ SELECT coalesce(sum(h), 0) FROM (
   WHERE r.prrelid = ANY ($1::oid[])
   UNION ALL
   SELECT hash_record_extended(ROW(p.oid, p.xmin), 5) FROM pg_publication p WHERE p.pubname = $2
-) AS versions (h)
+{more}) AS versions (h)
+"""
+# What else changes how tables are published: schemas of the publication, tables above partitions.
+# The server plans each digest again, so these are left out where nothing depends on them.
+_MORE = """
+  UNION ALL
+  SELECT hash_record_extended(ROW(s.oid, s.version), 6)
+  FROM ({schemas}) AS s (oid, version)
+  UNION ALL
+  SELECT hash_record_extended(ROW(c.oid, above.oid, above.relnamespace, r.xmin), 7)
+  FROM pg_class c, pg_partition_ancestors(c.oid) AS a JOIN pg_class above ON above.oid = a.relid
+  LEFT JOIN pg_publication_rel r ON r.prrelid = above.oid
+    AND r.prpubid = (SELECT p.oid FROM pg_publication p WHERE p.pubname = $2)
+  WHERE c.oid = ANY ($1::oid[]) AND c.relispartition AND above.oid <> c.oid
 """
 # DDL on a table holds these locks until it is visible; for a partitioned table, so does adding
 # partitions. A change of a publication holds no lock on it, but its transaction marks the row.
 _HOLDERS = """
-SELECT coalesce(array_agg(DISTINCT l.pid), '{}') FROM pg_locks l
+SELECT coalesce(array_agg(DISTINCT l.pid), '{{}}') FROM pg_locks l
 WHERE l.granted AND l.pid <> pg_backend_pid()
   AND (l.locktype = 'relation'
        AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -79,8 +100,10 @@ WHERE l.granted AND l.pid <> pg_backend_pid()
        OR l.locktype = 'transactionid' AND l.transactionid IN (
          SELECT p.xmax FROM pg_publication p WHERE p.pubname = $3
          UNION ALL SELECT r.xmax FROM pg_publication_rel r
-         JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = $3))
+         JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = $3
+         {more}))
 """
+_MORE_HOLDERS = "UNION ALL SELECT s.changed_by FROM ({schemas}) AS s (oid, changed_by)"
 # The last statement has the answers of the others too, so that all take one round trip; it sees
 # what was committed before it began.
 _HELD = "nullif(current_setting('tidemark.holders', true), '')::int[]"
@@ -91,23 +114,25 @@ SELECT set_config('tidemark.objects', coalesce(v.total, 0)::text, false),
       AND l.locktype = 'transactionid' AND l.transactionid = ANY (v.changed_by)) END)::text, false)
 FROM ({VERSIONS}) AS v (total, changed_by)
 """
-_PREPARE = f"""
-PREPARE tidemark_holders (oid[], oid[], name) AS
-SELECT set_config('tidemark.holders', ({_HOLDERS})::text, false),
+_PREPARE_OBJECTS = "PREPARE tidemark_objects ({arrays}) AS {objects};"
+_PREPARE = """
+PREPARE tidemark_holders{wide} (oid[], oid[], name) AS
+SELECT set_config('tidemark.holders', ({holders})::text, false),
   set_config('tidemark.objects', '0', false);
-PREPARE tidemark_objects ({", ".join("oid[]" for _ in CATALOGS)}) AS {_OBJECTS};
-PREPARE tidemark_digest (oid[], name) AS
-SELECT ({_DIGEST}) + current_setting('tidemark.objects', true)::numeric, {_HELD}
+PREPARE tidemark_digest{wide} (oid[], name) AS
+SELECT ({digest}) + current_setting('tidemark.objects', true)::numeric, {held};
 """
+_WIDE = "_wide"
 _COMMITTING = """
 SELECT count(*) FROM pg_stat_activity WHERE pid = ANY (%s) AND wait_event = 'SyncRep'
 """
-_TABLE = f"""
+_TABLE = """
 SELECT n.nspname, c.relname, c.relkind, c.relreplident, c.relfilenode::bigint,
   coalesce((SELECT k.oid::bigint FROM pg_constraint k
             WHERE k.conrelid = c.oid AND k.contype = 'p'), 0),
-  coalesce(r.oid::bigint, 0), pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
-  coalesce(p.oid::bigint, 0), coalesce({VERSION_OF}, 0), to_jsonb(p), to_jsonb(r)
+  {membership}, pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
+  coalesce(p.oid::bigint, 0), coalesce({version}, 0), to_jsonb(p),
+  CASE WHEN r.oid::bigint = {membership} THEN to_jsonb(r) END, {sent_as}, c.relispartition
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_publication p ON p.pubname = %(publication)s
 LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
@@ -136,6 +161,11 @@ SELECT t.oid::bigint, t.parent::bigint, t.link::text, t.at::text, n.nspname, c.r
   c.relreplident, c.relfilenode::bigint, c.xmin::text::bigint, y.xmin::text
 FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_type y ON y.oid = c.reltype
+"""
+# The size of a table that may not be read; NULL of any other.
+_SIZE = """
+SELECT CASE WHEN NOT has_table_privilege(c.oid, 'SELECT') THEN pg_relation_size(c.oid) END
+FROM pg_class AS c WHERE c.oid = %s::bigint::oid
 """
 _UNREADABLE = (psycopg2.errors.InsufficientPrivilege, psycopg2.errors.LockNotAvailable)
 # Rows from before a table became a partition lie at its beginning, where there was space.
@@ -231,11 +261,18 @@ class CatalogSnapshot:
 
 class TableCatalog:
     """Reads the facts of one database's tables, and of objects that queries rest on, in sessions of
-    the process's pool. One thread."""
+    the process's pool. One thread.
 
-    def __init__(self, dsn: str, publication: str) -> None:
+    given: the publication's name if an administrator made it, else "".
+    """
+
+    def __init__(self, dsn: str, publication: str, *, is_given: bool = False) -> None:
         self._session = Session(dsn)
         self._publication = publication
+        self.given = publication if is_given else ""
+        # Whether the digest has to cover _MORE; by the tables that were read last.
+        self._is_wide = is_given
+        self._has_partition = False
         # For which tables and objects, and the statements that return their holders and digest.
         self._known: tuple[object, bytes] = None, b""
 
@@ -277,8 +314,12 @@ class TableCatalog:
             )
             digest = self._digest(cursor, oids, objects)
             types = ColumnTypes(cursor)
+            self._has_partition = False
             found = ((o, self._table(cursor, types, o, before.get(o))) for o in oids)
             tables = {oid: facts for oid, facts in found if facts is not None}
+            if self._is_wide != (bool(self.given) or self._has_partition):
+                # The next digest differs from this one, and everything is read once more.
+                self._is_wide, self._known = not self._is_wide, (None, b"")
             return CatalogSnapshot(
                 digest, tables, {o.key: o for o in read_objects(cursor, objects)}
             )
@@ -334,8 +375,9 @@ class TableCatalog:
         if self._known[0] != (oids, objects):
             of, tables, above = map(_array, oids)
             publication = self._publication
+            wide = _WIDE if self._is_wide else ""
             holders = cursor.mogrify(
-                "EXECUTE tidemark_holders (%s, %s, %s); ", (tables, above, publication)
+                f"EXECUTE tidemark_holders{wide} (%s, %s, %s); ", (tables, above, publication)
             )
             digest = self._of_versions(cursor, of, objects)
             self._known = (oids, objects), holders + digest
@@ -348,14 +390,14 @@ class TableCatalog:
             marks = ", ".join("%s" for _ in CATALOGS)
             arrays = tuple(map(_array, by_catalog(objects)))
             versions = cursor.mogrify(f"EXECUTE tidemark_objects ({marks}); ", arrays)
-        digest = cursor.mogrify("EXECUTE tidemark_digest (%s, %s)", (tables, self._publication))
-        return versions + digest
+        statement = f"EXECUTE tidemark_digest{_WIDE if self._is_wide else ''} (%s, %s)"
+        return versions + cursor.mogrify(statement, (tables, self._publication))
 
     def _run(self, act: Callable[[Cursor], T]) -> T:
         def prepared(session: Watched) -> T:
             with session.cursor() as cursor:
                 if session not in _prepared:
-                    cursor.execute(_PREPARE)
+                    cursor.execute(_prepare(session.server_version))
                     _prepared.add(session)
                 return act(cursor)
 
@@ -370,12 +412,14 @@ class TableCatalog:
     def _table(
         self, cursor: Cursor, types: ColumnTypes, oid: int, before: TableFacts | None
     ) -> TableFacts | None:
-        cursor.execute(_TABLE, {"oid": oid, "publication": self._publication})
+        query = _table_query(cursor.connection.server_version)
+        cursor.execute(query, {"oid": oid, "publication": self._publication})
         row = cursor.fetchone()
         if row is None:
             return None
         schema, name, kind, identity, file, key_id, membership, seen = row[:8]
-        publication, (options, member) = row[8:10], row[10:]
+        publication, (options, member, sent_as_other, is_partition) = row[8:10], row[10:]
+        self._has_partition |= is_partition
         cursor.execute(_KEYS, (oid,))
         key: tuple[int, ...] = ()
         identity_key: tuple[int, ...] = ()
@@ -393,8 +437,35 @@ class TableCatalog:
         return TableFacts(
             *(oid, schema, name, kind, identity, file, key_id, membership != 0, seen),
             *(key, identity_key, columns, parts, membership, publication),
-            withheld(options or {}, member or {}, is_partitioned=kind == "p"),
+            withheld(
+                options or {}, member or {}, is_partitioned=kind == "p", sent_as=sent_as_other
+            ),
         )
+
+
+@cache
+def _prepare(version: int) -> str:
+    """Return the statements that prepare a session of a server of this version."""
+    arrays = ", ".join("oid[]" for _ in CATALOGS)
+    objects = _PREPARE_OBJECTS.format(arrays=arrays, objects=_OBJECTS)
+    holders = _MORE_HOLDERS.format(schemas=schemas_of(version, "$3", "xmax"))
+    more = _MORE.format(schemas=schemas_of(version, "$2", "xmin"))
+    return objects + "".join(
+        _PREPARE.format(
+            wide=_WIDE if is_wide else "",
+            holders=_HOLDERS.format(more=holders if is_wide else ""),
+            digest=_DIGEST.format(more=more if is_wide else ""),
+            held=_HELD,
+        )
+        for is_wide in (False, True)
+    )
+
+
+@cache
+def _table_query(version: int) -> str:
+    return _TABLE.format(
+        membership=membership_of(version), version=VERSION_OF, sent_as=sent_as(version)
+    )
 
 
 def _array(oids: Sequence[int]) -> str:
@@ -412,11 +483,14 @@ class _Rows:
         self._dsn = dsn
 
     def exist(self, table: _Named, where: str, *, unknown: bool) -> bool:
-        """Return whether a table has such a row; `unknown` if it is unreadable or locked.
+        """Return whether a table has such a row; `unknown` if it is locked, or unreadable and not
+        empty.
 
         where: over {at}, {xmin} and {cmin} of a row.
         """
         oid, name = table
+        if unknown and self._is_unreadable_and_empty(oid):
+            return False
         if is_foreign(self.cursor, oid):
             # In a separate session: the effects of foreign code outlive its transaction.
             self.cursor.execute("SELECT pg_export_snapshot()")
@@ -434,6 +508,17 @@ class _Rows:
         except _UNREADABLE:
             self.cursor.execute("ROLLBACK TO SAVEPOINT look")
             return unknown
+
+    def _is_unreadable_and_empty(self, oid: int) -> bool:
+        self.cursor.execute("SAVEPOINT size")
+        try:
+            self.cursor.execute(_SIZE, (oid,))
+            found = self.cursor.fetchall()
+            self.cursor.execute("RELEASE SAVEPOINT size")
+        except psycopg2.errors.LockNotAvailable:
+            self.cursor.execute("ROLLBACK TO SAVEPOINT size")
+            return False
+        return found == [(0,)]
 
 
 def _exist_restricted(

@@ -1,6 +1,9 @@
 -- Views, sources, progress with its fence, error rows, and the tables that Tidemark may drop.
 
-CREATE SCHEMA IF NOT EXISTS tidemark;
+-- IF NOT EXISTS would need CREATE on the database, also where an administrator made the schema.
+DO $$ BEGIN
+    IF to_regnamespace('tidemark') IS NULL THEN CREATE SCHEMA tidemark; END IF;
+END $$;
 COMMENT ON SCHEMA tidemark IS 'Tidemark: catalog of maintained views, their progress and errors';
 
 CREATE TABLE tidemark.version (
