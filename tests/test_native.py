@@ -70,7 +70,7 @@ def test_its_own_tests_pass() -> None:
 
 @pytest.mark.whole
 def test_a_minute_of_random_foreign_bytes_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMARK_FUZZ_S", "10")
+    monkeypatch.setenv("TIDEMARK_TEST_FUZZ_S", "10")
     told = cargo_test("_panic")
     assert told.returncode == 0 and "test result: ok" in told.stdout, told.stdout + told.stderr
 
@@ -82,7 +82,7 @@ def test_a_checker_of_memory_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         pytest.skip("no valgrind")
     built = cargo_test("--no-run", "--message-format=json").stdout.splitlines()
     [program] = filter(None, (json.loads(line).get("executable") for line in built))
-    monkeypatch.setenv("TIDEMARK_FUZZ_TURNS", "100")
+    monkeypatch.setenv("TIDEMARK_TEST_FUZZ_TURNS", "100")
     monkeypatch.setenv("LD_LIBRARY_PATH", sysconfig.get_config_var("LIBDIR"))
     command = [checker, "-q", "--error-exitcode=9", program, "--test-threads", "1"]
     told = subprocess.run(command, capture_output=True, text=True)

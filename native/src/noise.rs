@@ -1,7 +1,7 @@
 //! Random and damaged bytes: what the functions that read foreign bytes are tried with. These loops
 //! take the place of fuzz targets, since they are part of `cargo test`. They are the same in each
-//! run and short, unless `TIDEMARK_FUZZ_S` says for how many seconds each goes on, from a seed that
-//! is printed if it finds something, and that `TIDEMARK_FUZZ_SEED` takes.
+//! run and short, unless `TIDEMARK_TEST_FUZZ_S` says for how many seconds each goes on, from a seed that
+//! is printed if it finds something, and that `TIDEMARK_TEST_FUZZ_SEED` takes.
 
 use std::env;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -55,9 +55,10 @@ impl Noise {
 /// Call `read` with random bytes of an alphabet and with damaged samples, a few thousand times or
 /// for as long as is asked for.
 pub(crate) fn try_with(samples: &[&[u8]], alphabet: &[u8], mut read: impl FnMut(&[u8])) {
-    let asked = number("TIDEMARK_FUZZ_S").map(Duration::from_secs);
-    let seed = number("TIDEMARK_FUZZ_SEED").unwrap_or_else(|| asked.map_or(SEED, |_| of_now()));
-    let turns = number("TIDEMARK_FUZZ_TURNS").map_or(TURNS, |turns| turns as usize);
+    let asked = number("TIDEMARK_TEST_FUZZ_S").map(Duration::from_secs);
+    let seed =
+        number("TIDEMARK_TEST_FUZZ_SEED").unwrap_or_else(|| asked.map_or(SEED, |_| of_now()));
+    let turns = number("TIDEMARK_TEST_FUZZ_TURNS").map_or(TURNS, |turns| turns as usize);
     let begun = Instant::now();
     let mut noise = Noise::new(seed);
     let mut turn = 0;

@@ -153,9 +153,9 @@ def wait(session: Session, timeout_s: float) -> str:
     """Return the position that all views show, once they show all commits. TidemarkError."""
     statement = "SELECT tidemark.wait(%s * interval '1 second')::text"
 
-    def act(lent: Connection) -> str:
-        with lent.cursor() as cursor:
-            interruptible(lent, lambda: cursor.execute(statement, (timeout_s,)))
+    def act(connection: Connection) -> str:
+        with connection.cursor() as cursor:
+            interruptible(connection, lambda: cursor.execute(statement, (timeout_s,)))
             (position,) = cursor.fetchone() or ("",)
             return position or ""
 
