@@ -33,6 +33,7 @@ class SimSource:
     name = "source"
 
     slot_name = publication_name = "tidemark_source"
+    has_given_publication = False
 
     def __init__(self, server: Server, faults: Faults) -> None:
         self._server = server
