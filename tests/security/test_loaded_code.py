@@ -20,6 +20,10 @@ LOADERS = {
 }
 # By file: whose names or bytes they are.
 ALLOWED = {
+    "connectors/apart/child_program.py": "our own modules, by a name that the service sends",
+    "connectors/apart/fork_server.py": "our own modules, by names that the service sends",
+    "connectors/apart/frames.py": "the service's requests; of a child, classes of a fixed list",
+    "connectors/kafka/in_child.py": "parts and ranges that the service passes to its child",
     "connectors/dbapi/source.py": "modules of TIDEMARK_ALLOW_MODULES",
     "connectors/python/child.py": "modules of TIDEMARK_ALLOW_MODULES, in a process of its own",
     "connectors/spark/batch/planning.py": "our own connectors, by a type that is checked",
@@ -29,10 +33,12 @@ ALLOWED = {
     "connectors/spark/tasks.py": "work of our driver; in no file",
     "service/engine/encoding/version_1.py": "states of the first format; names no class",
     "service/engine/epoch_buffer.py": "a file of this very process, in the state",
+    "service/client/packages.py": "pyarrow, pandas or polars, by their fixed names",
     "service/api/option_schemas.py": "our own modules, by a type of the registry",
     "service/ingest/declared_sources.py": "our own modules, by a type of the registry",
     "service/factory/sink_types.py": "our own modules, by a type of the registry",
     "service/factory/planning.py": "what the same line has pickled",
+    "storage/__init__.py": "the native kernels, by their fixed name",
 }
 
 
