@@ -88,7 +88,7 @@ def _exchange(settings: Settings) -> Iterator[Removal]:
 
 def _remove_below(url: str) -> None:
     open_exchange(url).remove()
-    failpoint("uninstall.files.after")
+    _files_done()
 
 
 def _checkpoints(settings: Settings, *, drops_checkpoints: bool) -> Iterator[Removal]:
@@ -137,7 +137,7 @@ def _remove_state(folder: Path) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-            failpoint("uninstall.files.after")
+            _files_done()
     except OSError as error:
         raise TidemarkError(
             "state.io",
@@ -148,3 +148,7 @@ def _remove_state(folder: Path) -> None:
     # A volume, or one with files of others, stays.
     with suppress(OSError):
         folder.rmdir()
+
+
+def _files_done() -> None:
+    failpoint("uninstall.files.after")

@@ -132,7 +132,7 @@ class RoleRemoval:
                 detail="another role than the owner has granted them",
                 hint="run it as the role that has granted them",
             )
-        failpoint("uninstall.privilege.after")
+        _privilege_done()
 
     def drop_query_role(self, databases: Sequence[str]) -> list[Removal]:
         """Return the role without rights, which is of all services of the server.
@@ -152,7 +152,7 @@ class RoleRemoval:
 
     def _drop_role(self, sql: str) -> None:
         self._session.execute(sql, doing=f"cannot run {sql}")
-        failpoint("uninstall.privilege.after")
+        _privilege_done()
 
     def service_role(self) -> list[Removal]:
         """Return the service's role itself, which stays, with what drops it."""
@@ -161,3 +161,7 @@ class RoleRemoval:
             return []
         note = f"if it was made for the service: DROP ROLE {quote_name(self._role)};"
         return [Removal(self._location, f'role "{self._role}"', note=note)]
+
+
+def _privilege_done() -> None:
+    failpoint("uninstall.privilege.after")

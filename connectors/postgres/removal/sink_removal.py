@@ -237,7 +237,7 @@ class SinkRemoval:
             table = SinkTable(view.schema, view.name, (), ())
             sink_tables.drop(cursor, table, is_staged=bool(view.is_staged))
             self._forget(cursor, view)
-        failpoint("uninstall.view.after")
+        _view_done()
 
     def _keep(self, view: ViewRelations, role: str) -> None:
         with self._transaction(f'cannot leave the table of view "{view.title}"') as cursor:
@@ -251,7 +251,7 @@ class SinkRemoval:
                     (view.schema, view.name),
                 )
             self._forget(cursor, view)
-        failpoint("uninstall.view.after")
+        _view_done()
 
     def _forget(self, cursor: Any, view: ViewRelations) -> None:
         """Delete the rows of a view, unless it is one version of two."""
@@ -271,7 +271,7 @@ class SinkRemoval:
                 value = "service" if column == "service" else "split_part(sink_key, '/', 1)"
                 cursor.execute(f"DELETE FROM tidemark.{table} WHERE {value} = %s", (self._service,))
             cursor.execute("DELETE FROM tidemark.services WHERE name = %s", (self._service,))
-        failpoint("uninstall.catalog.after")
+        _catalog_done()
 
     def _drop_schema(self) -> None:
         with self._transaction("cannot drop schema tidemark") as cursor:
@@ -285,7 +285,7 @@ class SinkRemoval:
                     hint="run tidemark uninstall again",
                 )
             cursor.execute("DROP SCHEMA tidemark CASCADE")
-        failpoint("uninstall.catalog.after")
+        _catalog_done()
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[Any]:
@@ -300,3 +300,11 @@ def _denied(user: str, owner: str) -> SinkError:
         detail=f'it belongs to role "{owner}"',
         hint="pass the DSN of its owner or of an administrator to --sink",
     )
+
+
+def _view_done() -> None:
+    failpoint("uninstall.view.after")
+
+
+def _catalog_done() -> None:
+    failpoint("uninstall.catalog.after")

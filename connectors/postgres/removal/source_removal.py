@@ -112,7 +112,7 @@ class SourceRemoval:
 
     def _drop_slot(self, name: str) -> None:
         Slot(self._session, name).drop()
-        failpoint("uninstall.source.after")
+        _source_done()
 
     def _publications(self) -> list[Removal]:
         base = [object_name(self._service, MAIN_SOURCE), *(p for p, _ in self._names if p)]
@@ -129,7 +129,7 @@ class SourceRemoval:
 
     def _drop_publication(self, name: str) -> None:
         Publication(self._session, name).drop()
-        failpoint("uninstall.source.after")
+        _source_done()
 
     def _functions(self, others: Sequence[str]) -> list[Removal]:
         """Return the time functions, which are of all services of the source."""
@@ -170,7 +170,7 @@ class SourceRemoval:
 
     def _run(self, sql: str, doing: str) -> None:
         self._session.execute(sql, doing=doing)
-        failpoint("uninstall.source.after")
+        _source_done()
 
 
 def slot_names(service: str, database: str, names: Sequence[tuple[str, str]]) -> list[str]:
@@ -196,3 +196,7 @@ def unreached(
         removals.append(Removal("source", f'replication slot "{slot}"', None, why, drop_slot))
         removals.append(Removal("source", f'publication "{publication}"', None, why, drop))
     return removals
+
+
+def _source_done() -> None:
+    failpoint("uninstall.source.after")
