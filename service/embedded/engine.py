@@ -275,7 +275,9 @@ class Engine:
         """
         self._require_open()
         try:
-            return engine_query.wait(self._session, timeout_s)
+            found = self._session.rows(
+                "SELECT tidemark.wait(%s * interval '1 second')::text", (timeout_s,)
+            )
         except TidemarkError as error:
             raise TidemarkError(
                 "view.wait_timeout",
@@ -283,6 +285,7 @@ class Engine:
                 detail=error.detail,
                 hint="look at engine.client.views(), and at the console at engine.url",
             ) from error
+        return found[0][0] or ""
 
     def settle(self, timeout_s: float = 60) -> str:
         """Wait, by the earlier name of `wait`; the next release removes it."""

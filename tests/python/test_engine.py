@@ -8,21 +8,19 @@ import math
 import os
 import pickle
 import random
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC
 from decimal import Decimal
 from functools import partial
-from threading import Event, Thread
+from threading import Thread
 from typing import Any
 
 import pytest
 
 import tidemark
 from connectors.postgres.embedded.function_tables import SCHEMA
-from tests.harness.postgres import Database
 from tests.harness.waiting import wait_until
 
 SEED = int(os.environ.get("TIDEMARK_TEST_SEED", "7"))
@@ -204,41 +202,6 @@ def test_refusals_have_their_codes(engine: tidemark.Engine) -> None:
     assert "f" not in engine.functions()
     assert code_of(lambda: engine.view("SELECT 1 AS a", "read")) == "function.name_taken"
     assert code_of(lambda: engine.register("f", [{5: 1}])) == "function.bad_name"
-
-
-@pytest.mark.parametrize("call", ["query", "execute", "wait"])
-def test_ctrl_c_ends_a_statement(
-    engine: tidemark.Engine, own_database: Database, call: str
-) -> None:
-    """As in a notebook: the interrupt comes while the server answers."""
-    running = (
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND "
-        "pid <> pg_backend_pid() AND state = 'active' AND query ~ "
-        f"'{'tidemark.wait' if call == 'wait' else 'pg_sleep'}'"
-    )
-    is_over = Event()
-
-    def interrupt() -> None:
-        while not is_over.is_set():
-            if own_database.rows(running) != [(0,)]:
-                os.kill(os.getpid(), signal.SIGINT)
-                return
-
-    watch = Thread(target=interrupt)
-    watch.start()
-    try:
-        # `wait` reads this table, as the service does: it goes on when the lock is gone.
-        with engine.connection() as session, session.cursor() as cursor:
-            cursor.execute("LOCK TABLE tidemark.progress" if call == "wait" else "SELECT")
-            with pytest.raises(KeyboardInterrupt):
-                getattr(engine, call)(300 if call == "wait" else "SELECT pg_sleep(300)")
-    finally:
-        session.close()
-        is_over.set()
-        watch.join()
-    wait_until(lambda: own_database.rows(running) == [(0,)])
-    assert engine.query("SELECT 1 AS a").rows == [(1,)]
-    engine.wait()
 
 
 def test_a_misuse_says_what_was_passed(engine: tidemark.Engine) -> None:

@@ -8,12 +8,10 @@ rolled back.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import psycopg2
 from psycopg2 import errorcodes
@@ -22,20 +20,13 @@ from psycopg2.extensions import new_type, string_types
 from psycopg2.sql import SQL, Identifier
 
 from connectors.postgres.embedded.function_tables import SCHEMA, FunctionTable
-from connectors.postgres.session.session import (
-    Session,
-    connect,
-    is_temporary,
-    to_error,
-    translated,
-)
+from connectors.postgres.session.session import connect, is_temporary, to_error
 from dataflow.errors import SourceError, SqlError, TidemarkError
 from dataflow.lexer import one_query, position_of
 from dataflow.mismatched_types import mismatch_of
 
 # PostgreSQL's number of the type, and the most digits that it can declare.
 _NUMERIC, _MOST_DIGITS = 1700, 1000
-T = TypeVar("T")
 Flatten = Callable[[str, Callable[[str, str], str | None]], str]
 _EXPLAIN = "EXPLAIN (VERBOSE, FORMAT JSON, COSTS OFF) "
 
@@ -120,7 +111,7 @@ def answer(
                 cursor.execute("SET LOCAL search_path = pg_temp")
             cursor.execute("SET TRANSACTION READ ONLY")
             _as_texts(cursor)
-            interruptible(session, lambda: cursor.execute(text))
+            cursor.execute(text)
             found = _fetched(cursor)
         except psycopg2.Error as error:
             raise _refusal(error, text, 0) from None
@@ -143,40 +134,10 @@ def execute(dsn: str, statement: str, parameters: Any = None) -> Answer | int:
         _as_texts(cursor)
         try:
             text = statement if parameters is None else _filled(cursor, statement, parameters)
-            interruptible(session, lambda: cursor.execute(text))
+            cursor.execute(text)
             return cursor.rowcount if cursor.description is None else _fetched(cursor)
         except psycopg2.Error as error:
             raise _refusal(error, statement, 0) from None
-
-
-def wait(session: Session, timeout_s: float) -> str:
-    """Return the position that all views show, once they show all commits. TidemarkError."""
-    statement = "SELECT tidemark.wait(%s * interval '1 second')::text"
-
-    def act(connection: Connection) -> str:
-        with connection.cursor() as cursor:
-            interruptible(connection, lambda: cursor.execute(statement, (timeout_s,)))
-            (position,) = cursor.fetchone() or ("",)
-            return position or ""
-
-    with translated("source", "a statement failed"):
-        return session.run(act)
-
-
-def interruptible(session: Connection, act: Callable[[], T]) -> T:
-    """Return what `act` returns, a statement in this session; Ctrl-C cancels it at the server.
-
-    psycopg2 waits in C, where Python learns of no signal, so the main thread leaves it to another.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return act()
-    with ThreadPoolExecutor(1, "tidemark-query") as pool:
-        running = pool.submit(act)
-        try:
-            return running.result()
-        except KeyboardInterrupt:
-            session.cancel()
-            raise
 
 
 def _as_texts(cursor: Any) -> None:
